@@ -1,0 +1,40 @@
+# One command a task. Every target first makes .venv when it is missing or older than the two files
+# that say what belongs in it. PIP_ARGS goes to pip (an index, say), ARGS to the command of a target.
+PYTHON   ?= python3
+PIP_ARGS ?=
+ARGS     ?=
+VENV     := .venv
+BIN      := $(VENV)/bin
+STAMP    := $(VENV)/.installed
+
+.PHONY: help train test lint bench nbs clean
+
+help: ## show this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r target text; do printf '%-8s %s\n' "$$target" "$$text"; done
+
+$(STAMP): settings.ini constraints.txt
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("minilearn needs Python 3.11 or newer; $(PYTHON) is " + sys.version.split()[0] + ". Name another: make PYTHON=python3.12")'
+	@echo "Installing into $(VENV); the first time this takes some minutes."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e ".[dev]"
+	@touch $@
+
+train: $(STAMP) ## train on the Fashion-MNIST sample; results go to runs/
+	@$(BIN)/minilearn train $(ARGS)
+
+test: $(STAMP) ## the whole test suite
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMP) ## ruff: rules and format
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+nbs: $(STAMP) ## run every notebook; an error in a cell fails
+	@for nb in $(wildcard nbs/*.ipynb); do echo "$$nb"; MPLBACKEND= $(BIN)/jupyter-execute --timeout=600 "$$nb" || exit 1; done
+
+bench: $(STAMP) ## run every benchmark; each prints its figures
+	@for file in $$(grep -l __main__ benchmarks/*.py); do echo "$$file"; $(BIN)/python "$$file" || exit 1; done
+
+clean: ## remove what can be made again; .venv and runs/ stay
+	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .coverage htmlcov
+	@find minilearn tests examples benchmarks nbs \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +

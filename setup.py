@@ -1,0 +1,39 @@
+"""Hand the metadata in settings.ini to setuptools."""
+
+from configparser import ConfigParser
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+
+
+def lines(text: str) -> list[str]:
+    """Split a value that settings.ini spreads over several lines."""
+    return text.strip().splitlines()
+
+
+settings = ConfigParser(delimiters=["="], interpolation=None)
+with open(HERE / "settings.ini", encoding="utf-8") as file:
+    settings.read_file(file)
+project = settings["project"]
+
+setup(
+    name=project["name"],
+    version=project["version"],
+    description=project["description"],
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    author=project["author"],
+    license=project["license"],
+    license_files=["LICENSE"],
+    keywords=project["keywords"].split(),
+    classifiers=lines(project["classifiers"]),
+    python_requires=f">={project['python']}",
+    packages=find_packages(include=["minilearn", "minilearn.*"]),
+    package_data={"minilearn": ["py.typed", "data/sample/*"]},
+    install_requires=lines(project["requirements"]),
+    extras_require={name: lines(value) for name, value in settings["extras"].items()},
+    entry_points={"console_scripts": lines(project["console_scripts"])},
+    zip_safe=False,
+)

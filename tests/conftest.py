@@ -1,0 +1,34 @@
+"""What every test stands on: one thread, no window, no network, the same random numbers."""
+
+import os
+import random
+
+# Before anything imports matplotlib or datasets; subprocesses inherit it.
+os.environ["MPLBACKEND"] = "Agg"
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import hypothesis
+import numpy as np
+import pytest
+import torch
+
+# Sums on one thread do not depend on the machine, so equality to the bit can be asked for.
+torch.set_num_threads(1)
+
+# No deadline: the first example pays for imports, and CI machines are slow.
+hypothesis.settings.register_profile("local", deadline=None)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+
+
+@pytest.fixture(autouse=True)
+def same_random_numbers() -> None:
+    """Start each test from one random state, whichever tests ran before it."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)

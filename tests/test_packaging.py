@@ -1,0 +1,155 @@
+"""The house: one source of metadata, and files that arrive with whoever installs the package."""
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from configparser import ConfigParser
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parent.parent
+SHIPPED = ("settings.ini", "setup.py", "pyproject.toml", "MANIFEST.in", "constraints.txt")
+SHIPPED += ("LICENSE", "README.md", "CHANGELOG.md", "Makefile", "minilearn", "tests")
+
+settings = ConfigParser(delimiters=["="], interpolation=None)
+settings.read(ROOT / "settings.ini", encoding="utf-8")
+
+
+def requirements(text: str) -> list[Requirement]:
+    return [Requirement(line) for line in text.split()]
+
+
+REQUIRED = requirements(settings["project"]["requirements"])
+EXTRAS = {name: requirements(text) for name, text in settings["extras"].items()}
+ALL = REQUIRED + sum(EXTRAS.values(), [])
+
+
+def top_imports(path: Path) -> set[str]:
+    """Names of the packages that a file imports anywhere, relative imports left out."""
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    names = {alias.name for n in nodes if isinstance(n, ast.Import) for alias in n.names}
+    names |= {n.module for n in nodes if isinstance(n, ast.ImportFrom) and not n.level}
+    return {name.partition(".")[0] for name in names}
+
+
+def test_setup_needs_nothing_but_the_standard_library_and_setuptools():
+    assert top_imports(ROOT / "setup.py") <= {*sys.stdlib_module_names, "setuptools"}
+
+
+def test_pyproject_holds_no_metadata():
+    tables = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert set(tables) == {"build-system", "tool"}
+    assert "setuptools" not in tables["tool"]
+
+
+def test_setup_repeats_no_value_of_the_settings():
+    code = (ROOT / "setup.py").read_text(encoding="utf-8")
+    values = {settings["project"][key] for key in ("version", "description", "author", "license")}
+    assert not [value for value in values if value in code]
+
+
+@pytest.mark.parametrize("requirement", ALL, ids=str)
+def test_requirements_are_floors(requirement):
+    assert [spec.operator for spec in requirement.specifier] == [">="]
+
+
+def pins() -> dict[str, str]:
+    text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return dict(line.split("==") for line in lines)
+
+
+@pytest.mark.parametrize("requirement", REQUIRED + EXTRAS["dev"], ids=str)
+def test_constraints_pin_what_is_installed_for_tests(requirement):
+    assert requirement.specifier.contains(pins()[requirement.name])
+
+
+def test_constraints_name_no_host_and_no_file():
+    assert not re.search(r"[/@]", "".join(pins()) + "".join(pins().values()))
+
+
+# The import name, where it is not the name of the distribution.
+DISTRIBUTION = {"PIL": "pillow", "sklearn": "scikit-learn"}
+
+
+def test_every_import_of_the_package_is_a_declared_requirement():
+    files = list((ROOT / "minilearn").rglob("*.py"))
+    used = set().union(*map(top_imports, files)) - {*sys.stdlib_module_names, "minilearn"}
+    declared = {requirement.name for requirement in ALL if requirement not in EXTRAS["dev"]}
+    assert {DISTRIBUTION.get(name, name) for name in used} <= declared
+
+
+def test_the_version_comes_from_the_settings():
+    import minilearn
+
+    assert minilearn.__version__ == settings["project"]["version"]
+
+
+def test_the_installed_command_answers():
+    command = Path(sys.executable).parent / "minilearn"
+    done = subprocess.run([command, "--help"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "train" in done.stdout
+
+
+@pytest.mark.parametrize("target", ["train", "test", "lint", "bench", "nbs"])
+def test_every_target_of_make_sets_itself_up(target):
+    rule = re.search(rf"^{target}: (.*)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
+    assert rule and rule[1].startswith("$(STAMP)")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """An sdist of the project, and the wheel that `build` makes from that sdist."""
+    source = tmp_path_factory.mktemp("source")
+    for name in SHIPPED:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, source / name)
+    out = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", out, source]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (sdist,), (wheel,) = out.glob("*.tar.gz"), out.glob("*.whl")
+    return sdist, wheel
+
+
+def package_files() -> set[str]:
+    """Everything that git keeps below minilearn/, which is what a user must get."""
+    files = (path for path in (ROOT / "minilearn").rglob("*") if path.is_file())
+    return {str(f.relative_to(ROOT)) for f in files if "__pycache__" not in f.parts}
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_the_whole_package_and_no_more(built):
+    names = set(zipfile.ZipFile(built[1]).namelist())
+    code = {name for name in names if ".dist-info/" not in name}
+    assert code == package_files()
+    assert "minilearn/py.typed" in code
+    assert any(name.startswith("minilearn/data/sample/") for name in code)
+
+
+@pytest.mark.slow
+def test_the_sdist_holds_what_a_build_and_a_reader_need(built):
+    with tarfile.open(built[0]) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert names >= {name for name in SHIPPED if (ROOT / name).is_file()} | package_files()
+
+
+@pytest.mark.slow
+def test_the_wheel_says_what_the_settings_say(built):
+    archive = zipfile.ZipFile(built[1])
+    info = f"minilearn-{settings['project']['version']}.dist-info"
+    metadata = archive.read(f"{info}/METADATA").decode()
+    scripts = archive.read(f"{info}/entry_points.txt").decode()
+    assert f"Requires-Python: >={settings['project']['python']}" in metadata
+    assert f"License: {settings['project']['license']}" in metadata
+    assert metadata.count("Requires-Dist:") == len(ALL)
+    assert settings["project"]["console_scripts"].strip() in scripts
+    assert f"{info}/licenses/LICENSE" in archive.namelist()
