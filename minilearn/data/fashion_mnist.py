@@ -1,0 +1,128 @@
+"""Fashion-MNIST: small pictures of clothes in ten classes, a sample of it without any download.
+
+The sample stands beside this file in `sample/`, made by `scripts/make_sample.py`.
+"""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .png import encode_pngs
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from datasets import Dataset, DatasetDict, Features
+
+CLASSES = [
+    "T - shirt / top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+]
+SAMPLE = Path(__file__).parent / "sample"
+DEBIAN = Path(
+    "/usr/share/datasets/fashion-mnist"
+)  # where the package dataset-fashion-mnist puts it
+FILES = {"train": "train", "test": "t10k"}  # split -> how its original files begin
+
+
+def fashion_mnist(full: bool = False) -> DatasetDict:
+    """Return Fashion-MNIST as a DatasetDict with the splits `train` and `test`.
+
+    Each row has an `image`, a grey picture of 28 x 28, and a `label`, a ClassLabel with K=10.
+
+    Args:
+        full: False for the sample in this package, 10,000 and 2,000 pictures with equal classes; True
+            for all 60,000 and 10,000, from Debian's package `dataset-fashion-mnist` where it is
+            installed, else from the Hugging Face hub or its local cache.
+
+    Raises:
+        FileNotFoundError: with `full`, neither the package nor the hub has the pictures.
+
+    Source: Xiao, Rasul & Vollgraf 2017, "Fashion-MNIST" (arXiv:1708.07747).
+    """
+    from datasets import DatasetDict
+
+    if not full:
+        return DatasetDict({split: _as_dataset(_sample_table(split), split) for split in FILES})
+    if not DEBIAN.is_dir():
+        return _from_hub()
+    return DatasetDict({split: _as_dataset(_full_table(split), split) for split in FILES})
+
+
+def read_original(split: str, folder: Path = DEBIAN) -> tuple[np.ndarray, np.ndarray]:
+    """Read a split's original files: pictures, uint8 (N, 28, 28), and labels, int64 (N,)."""
+    images = _read_idx(folder / f"{FILES[split]}-images-idx3-ubyte.gz")
+    return images, _read_idx(folder / f"{FILES[split]}-labels-idx1-ubyte.gz").astype("int64")
+
+
+def _read_idx(path: Path) -> np.ndarray:
+    """Read an IDX file of bytes: two zeros, type 8, number of axes, the sizes, then the values."""
+    import numpy as np
+
+    raw = gzip.decompress(path.read_bytes())
+    if raw[:3] != b"\x00\x00\x08":
+        raise ValueError(f"{path} is no IDX file of bytes: it starts with {raw[:4]!r}")
+    shape = np.frombuffer(raw, ">i4", count=raw[3], offset=4)
+    return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape)
+
+
+def as_table(images: np.ndarray, labels: np.ndarray, level: int) -> pa.Table:
+    """Pack pictures (as PNG files of zlib `level`) and labels as `datasets` stores them."""
+    import pyarrow as pa
+
+    files = [{"bytes": png, "path": None} for png in encode_pngs(images, level)]
+    schema = _features().arrow_schema
+    return pa.Table.from_arrays([pa.array(files, schema[0].type), pa.array(labels)], schema=schema)
+
+
+def _full_table(split: str) -> pa.Table:
+    return as_table(*read_original(split), level=0)  # not compressed: five times faster to make
+
+
+def _sample_table(split: str) -> pa.Table:
+    import pyarrow.parquet as pq
+
+    # Not through load_dataset, which would copy the file to the user's cache folder.
+    return pq.read_table(SAMPLE / f"{split}.parquet").cast(_features().arrow_schema)
+
+
+def _features() -> Features:
+    from datasets import ClassLabel, Features, Image
+
+    return Features({"image": Image(), "label": ClassLabel(names=CLASSES)})
+
+
+def _as_dataset(table: pa.Table, split: str) -> Dataset:
+    from datasets import Dataset, DatasetInfo, NamedSplit
+    from datasets.table import InMemoryTable
+
+    info = DatasetInfo(
+        features=_features(),
+        license="MIT",
+        homepage="https://github.com/zalandoresearch/fashion-mnist",
+    )
+    return Dataset(InMemoryTable(table), info=info, split=NamedSplit(split))
+
+
+def _from_hub() -> DatasetDict:
+    from datasets import load_dataset
+
+    try:
+        return load_dataset("fashion_mnist")
+    except Exception as e:
+        raise FileNotFoundError(
+            f"the full Fashion-MNIST is not on this machine: no {DEBIAN}, and the Hugging Face hub "
+            f"answered {type(e).__name__}. Install Debian's package (apt install "
+            'dataset-fashion-mnist), or go online once for datasets.load_dataset("fashion_mnist"), '
+            "which keeps a copy."
+        ) from e
