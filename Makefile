@@ -30,11 +30,11 @@ lint: $(STAMP) ## ruff: rules and format
 	@$(BIN)/ruff format --check .
 
 nbs: $(STAMP) ## run every notebook; an error in a cell fails
-	@for nb in $(wildcard nbs/*.ipynb); do echo "$$nb"; MPLBACKEND= $(BIN)/jupyter-execute --timeout=600 "$$nb" || exit 1; done
+	@for nb in $(wildcard nbs/*.ipynb); do echo "$$nb"; $(BIN)/jupyter-execute --timeout=600 "$$nb" || exit 1; done
 
 bench: $(STAMP) ## run every benchmark; each prints its figures
-	@for file in $$(grep -l __main__ benchmarks/*.py); do echo "$$file"; $(BIN)/python "$$file" || exit 1; done
+	@for file in $$(grep -ls __main__ benchmarks/*.py); do echo "$$file"; $(BIN)/python "$$file" || exit 1; done
 
 clean: ## remove what can be made again; .venv and runs/ stay
 	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .coverage htmlcov
-	@find minilearn tests examples benchmarks nbs \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
+	@find $(wildcard minilearn tests examples benchmarks nbs) \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +

@@ -99,10 +99,21 @@ def test_the_installed_command_answers():
     assert "train" in done.stdout
 
 
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("target", ["train", "test", "lint", "bench", "nbs"])
 def test_every_target_of_make_sets_itself_up(target):
-    rule = re.search(rf"^{target}: (.*)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
+    rule = re.search(rf"^{target}: (.*)", MAKEFILE, re.MULTILINE)
     assert rule and rule[1].startswith("$(STAMP)")
+
+
+@pytest.mark.parametrize("file", ["README.md", ".ci/run"])
+def test_every_make_command_in_a_text_exists(file):
+    text = (ROOT / file).read_text(encoding="utf-8")
+    commands = re.findall(r"(?:^ *|`)make ([a-z -]+)", text, re.MULTILINE)
+    named = {target for command in commands for target in command.split()}
+    assert named and named <= set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +132,7 @@ def built(tmp_path_factory):
 
 
 def package_files() -> set[str]:
-    """Everything that git keeps below minilearn/, which is what a user must get."""
+    """Everything that lies below minilearn/, which is what a user must get."""
     files = (path for path in (ROOT / "minilearn").rglob("*") if path.is_file())
     return {str(f.relative_to(ROOT)) for f in files if "__pycache__" not in f.parts}
 
