@@ -9,6 +9,7 @@ import tarfile
 import tomllib
 import zipfile
 from configparser import ConfigParser
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -76,14 +77,21 @@ def test_constraints_name_no_host_and_no_file():
 
 
 # The import name, where it is not the name of the distribution.
-DISTRIBUTION = {"PIL": "pillow", "sklearn": "scikit-learn"}
+DISTRIBUTION = {"PIL": "pillow"}
 
 
-def test_every_import_of_the_package_is_a_declared_requirement():
+def comes_with(requirement: Requirement) -> set[str]:
+    """Names of what a requirement of ours itself cannot do without."""
+    theirs = map(Requirement, metadata.requires(requirement.name) or ())
+    return {r.name for r in theirs if not r.marker or r.marker.evaluate({"extra": ""})}
+
+
+def test_every_import_of_the_package_is_installed_with_it():
     files = list((ROOT / "minilearn").rglob("*.py"))
     used = set().union(*map(top_imports, files)) - {*sys.stdlib_module_names, "minilearn"}
     declared = {requirement.name for requirement in ALL if requirement not in EXTRAS["dev"]}
-    assert {DISTRIBUTION.get(name, name) for name in used} <= declared
+    installed = declared.union(*map(comes_with, REQUIRED))
+    assert {DISTRIBUTION.get(name, name) for name in used} <= installed
 
 
 def test_the_version_comes_from_the_settings():
@@ -157,10 +165,10 @@ def test_the_sdist_holds_what_a_build_and_a_reader_need(built):
 def test_the_wheel_says_what_the_settings_say(built):
     archive = zipfile.ZipFile(built[1])
     info = f"minilearn-{settings['project']['version']}.dist-info"
-    metadata = archive.read(f"{info}/METADATA").decode()
+    about = archive.read(f"{info}/METADATA").decode()
     scripts = archive.read(f"{info}/entry_points.txt").decode()
-    assert f"Requires-Python: >={settings['project']['python']}" in metadata
-    assert f"License: {settings['project']['license']}" in metadata
-    assert metadata.count("Requires-Dist:") == len(ALL)
+    assert f"Requires-Python: >={settings['project']['python']}" in about
+    assert f"License: {settings['project']['license']}" in about
+    assert about.count("Requires-Dist:") == len(ALL)
     assert settings["project"]["console_scripts"].strip() in scripts
     assert f"{info}/licenses/LICENSE" in archive.namelist()
