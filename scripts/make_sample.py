@@ -1,8 +1,8 @@
 """Make the Fashion-MNIST sample that ships in the package from the original files.
 
-Run `python scripts/make_sample.py` where Debian's package `dataset-fashion-mnist` is installed, or give
-the folder that holds the four original files. The first 1,000 training and 200 test pictures of each
-class are taken, in their original order, so the same files always give the same sample.
+Run `python scripts/make_sample.py` where Debian's package `dataset-fashion-mnist` is installed, or
+give the folder that holds the four original files. The first 1,000 training and 200 test pictures
+of each class are taken, in their original order, so the same files always give the same sample.
 """
 
 from __future__ import annotations

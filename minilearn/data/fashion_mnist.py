@@ -41,9 +41,9 @@ def fashion_mnist(full: bool = False) -> DatasetDict:
     Each row has an `image`, a grey picture of 28 x 28, and a `label`, a ClassLabel with K=10.
 
     Args:
-        full: False for the sample in this package, 10,000 and 2,000 pictures with equal classes; True
-            for all 60,000 and 10,000, from Debian's package `dataset-fashion-mnist` where it is
-            installed, else from the Hugging Face hub or its local cache.
+        full: False for the sample in this package, 10,000 and 2,000 pictures with equal classes;
+            True for all 60,000 and 10,000, from Debian's package `dataset-fashion-mnist` where it
+            is installed, else from the Hugging Face hub or its local cache.
 
     Raises:
         FileNotFoundError: with `full`, neither the package nor the hub has the pictures.

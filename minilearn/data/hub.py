@@ -1,36 +1,32 @@
-"""Hugging Face data sets: transforms in place, rows to batches, plain columns to tensors.
+"""Hugging Face data sets: transforms in place, rows to batches, which split is for what.
 
-Stands on torch; numpy, PIL and datasets are imported where pictures are decoded.
+Stands on torch only: a data set is recognised by what it offers.
 """
 
 from __future__ import annotations
 
 import functools
 import marshal
+import math
 import operator
 import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import default_collate
+from torch.utils.data import DataLoader, default_collate
 
-from .png import decode_pngs
+from .building import make_loader
+from .columns import MEMORY_LIMIT, Column, Scale, channel_stats, is_picture, load_columns
+from .seeded import ArrayLoader, SeededLoader
 
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-
-Column = Tensor | list  # a list where the values are no numbers of one shape
-
-MODES = {"L": 1, "LA": 2, "RGB": 3, "RGBA": 4}  # PIL's 8-bit modes and their channels
-MEMORY_LIMIT = 4 * 2**30  # bytes of decoded pictures that are kept without being asked to
+VALID_SPLITS = ("validation", "valid", "val", "dev", "test")  # the first that exists is taken
 
 
-class inplace:  # noqa: N801 - used as a decorator, and named so by miniai
+class inplace:
     """Make a transform that changes a batch in place also return it, as `with_transform` wants.
 
     The result can be pickled wherever `f` can, so worker processes may be spawned or forked.
@@ -68,11 +64,12 @@ def _look_up(module: str, name: str, version: int = 0) -> Any:
     return operator.attrgetter(name)(sys.modules[module])
 
 
-class collate_dict:  # noqa: N801 - used like a function, and named so by miniai
+class collate_dict:
     """Collate rows (dicts) of a data set into a tuple of its columns, one field too.
 
-    The order is that of `ds.features`. Which columns there are is decided at the first batch, since a
-    transform may drop, rename or add some: new ones stand where the first dropped one stood, else last.
+    The order is that of `ds.features`. Which columns there are is decided at the first batch, since
+    a transform may drop, rename or add some: new ones stand where the first dropped one stood, else
+    last.
 
     Args:
         ds: a data set with `features`; only their names are kept.
@@ -125,112 +122,133 @@ def is_hub_dataset(ds: Any) -> bool:
 
 
 def has_own_format(ds: Any) -> bool:
-    """Tell whether a data set was given a format or transform, or shows only some of its columns."""
+    """Tell whether a hub data set was given a format or transform, or shows only some columns."""
     shown = ds.format
     return shown["type"] is not None or set(shown["columns"]) != set(ds.column_names)
 
 
-def load_columns(
-    ds: Any, keys: Sequence[str] | None = None, *, limit: float = MEMORY_LIMIT
-) -> dict[str, Column]:
-    """Read the columns of a plain data set into memory, each once.
+def choose_splits(dd: Mapping[str, Any], wanted: Mapping[str, str | None] | None) -> dict[str, str]:
+    """Choose which split is for `train`, `valid` and `test`.
 
     Args:
-        ds: a data set without a format of its own; all N rows are read, in its order.
-        keys: the columns wanted and their order, instead of all.
-        limit: the most bytes that decoded pictures may take.
-
-    Returns:
-        By name: pictures as uint8 (N, C, H, W), numbers as (N, ...), texts as a list.
+        dd: data sets by the name of the split.
+        wanted: the user's choice for some or all of the three; None as a choice means none.
 
     Raises:
-        KeyError: a wanted column does not exist.
-        MemoryError: the pictures would take more than `limit` bytes.
-        TypeError: a column holds what only a transform can decode (audio, video).
-        ValueError: pictures differ in size or mode, or values are missing.
+        KeyError: a split does not exist, or none is fit for training or validation.
     """
-    keys = list(ds.features) if keys is None else list(keys)
-    for key in keys:
-        if key not in ds.features:
-            raise KeyError(f"no column {key!r} in the data set, which has {list(ds.features)}")
-    table = ds.with_format("arrow")[:]
-    return {key: _load_column(key, table[key], ds.features[key], limit) for key in keys}
+    names = list(dd)
+    validation = next((name for name in VALID_SPLITS if name in dd), None)
+    splits = {"train": "train", "valid": validation, "test": "test" if "test" in dd else None}
+    splits |= wanted or {}
+    if splits["train"] not in dd:
+        raise KeyError(
+            f"no split {splits['train']!r} to train on; there are {names}. {HOW_TO_NAME}"
+        )
+    if splits["valid"] is None and "valid" not in (wanted or {}):
+        raise KeyError(
+            f"no split to validate on; there are {names}. {HOW_TO_NAME}, split the data by "
+            'dd["train"].train_test_split(0.2), or pass splits={"valid": None} to do without.'
+        )
+    for role, name in splits.items():
+        if name is not None and name not in dd:
+            raise KeyError(f"no split {name!r} for {role}; there are {names}")
+    return {role: name for role, name in splits.items() if name is not None}
 
 
-def _load_column(key: str, column: pa.ChunkedArray, feature: Any, limit: float) -> Column:
-    if column.null_count:
-        row = column.is_null().to_pylist().index(True)
-        raise ValueError(f"column {key!r} has no value in row {row}; filter such rows out first")
-    kind = type(feature).__name__
-    if kind == "Image":
-        return decode_pictures(column.to_pylist(), feature, key, limit)
-    if hasattr(feature, "decode_example"):
-        raise TypeError(f"column {key!r} is of type {kind}; decode it in ds.with_transform(f)")
-    values = column.to_pylist()
-    try:
-        return torch.tensor(values)
-    except (TypeError, ValueError):  # texts, or lists of different lengths
-        return values
+HOW_TO_NAME = 'Name it in splits={"train": ..., "valid": ...}'
 
 
-def decode_pictures(
-    rows: Sequence[Mapping[str, Any]], feature: Any, key: str = "image", limit: float = MEMORY_LIMIT
-) -> Tensor:
-    """Decode the rows of an Image column to uint8, shape (N, C, H, W), as `ds[i]` would show them.
-
-    Small plain PNG files are inflated all together, others opened with PIL in threads. Palettes become
-    RGB (with transparency RGBA) and black-and-white pictures grey; all must have one size and mode.
+def hub_loaders(
+    data: Mapping[str, Any],
+    passes: Mapping[str, Mapping[str, Any]],
+    as_tuple: bool,
+    keys: Sequence[str] | None,
+    normalize: bool | tuple,
+    cache: bool | None,
+    **kwargs: Any,
+) -> tuple[dict[str, ArrayLoader | DataLoader], Any, Any]:
+    """Make the loaders of `DataLoaders.from_dd`, which tells the rest.
 
     Args:
-        rows: what the column stores: dicts with `bytes` or a `path`.
-        feature: the column's `datasets.Image`.
-        key: the column's name, for errors.
-        limit: the most bytes that the result may take.
+        data: data sets by role (`train`, `valid`, `test`).
+        passes: by role, the arguments of `make_loader`: split, batch_size, shuffle, drop_last,
+            seed.
+
+    Returns:
+        Loaders by role; mean and deviation that normalise the pictures, or None and None.
     """
-    first = _open(rows[0], feature)
-    size, n = first.nbytes * len(rows), len(rows)
-    if size > limit:
-        raise MemoryError(
-            f"the {n:,} pictures of column {key!r} take {size / 2**30:.1f} GiB when decoded, above "
-            f"{limit / 2**30:.1f}. Pass cache=True to keep them all the same, or decode them batch by "
-            "batch in ds.with_transform(f)."
-        )
-    files = [row["bytes"] for row in rows]
-    fits = first.shape[1] * first.shape[2] <= 64 * 64  # PIL is the faster one on large pictures
-    pictures = decode_pngs(files) if fits and all(files) else None
-    if pictures is None or pictures.shape[1:] != first.shape:  # `feature` asks for another mode
-        pictures = _decode_with_pil(rows, feature, key, first.shape)
-    return pictures
-
-
-def _decode_with_pil(rows: Sequence[Mapping], feature: Any, key: str, shape: tuple) -> Tensor:
-    pictures = torch.empty(len(rows), *shape, dtype=torch.uint8)
-    with ThreadPoolExecutor() as pool:  # PIL lets other threads run while it decodes
-        for i, picture in enumerate(pool.map(functools.partial(_open, feature=feature), rows)):
-            if picture.shape != shape:
-                raise ValueError(
-                    f"pictures of column {key!r} differ: (C, H, W) is {shape} in row 0 and "
-                    f"{picture.shape} in row {i}. Give them one mode by ds.cast_column({key!r}, "
-                    'datasets.Image(mode="RGB")), and one size by resizing them in '
-                    "ds.with_transform(f)."
-                )
-            pictures[i] = torch.from_numpy(picture)
-    return pictures
-
-
-def _open(row: Mapping[str, Any], feature: Any) -> np.ndarray:
-    """Decode one picture as `datasets` does, shape (C, H, W)."""
-    import numpy as np
-
-    picture = feature.decode_example(row)
-    if picture.mode == "P":
-        picture = picture.convert("RGBA" if picture.has_transparency_data else "RGB")
-    elif picture.mode == "1":
-        picture = picture.convert("L")
-    if picture.mode not in MODES:
+    plain = _are_plain({passes[role]["split"]: ds for role, ds in data.items()})
+    collate = collate_dict(data["train"], keys)
+    if cache and "collate_fn" in kwargs:
         raise ValueError(
-            f"a picture has mode {picture.mode!r}, and only {list(MODES)} fit in 8 bits a channel; "
-            'use ds.cast_column(name, datasets.Image(mode="RGB")) or ds.with_transform(f)'
+            "cache=True keeps columns and collate_fn wants rows; give only one of them"
         )
-    pixels = np.array(picture).reshape(picture.height, picture.width, -1)
-    return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+    if not cache and not (cache is None and plain and "collate_fn" not in kwargs):
+        kwargs = {"collate_fn": collate if as_tuple else collate.as_dict} | kwargs
+        loaders = {role: make_loader(ds=ds, **passes[role], **kwargs) for role, ds in data.items()}
+        return loaders, None, None
+    if plain:
+        read = partial(load_columns, keys=keys, limit=math.inf if cache else MEMORY_LIMIT)
+    else:
+        read = partial(_run_transform, collate=collate, seed=passes["train"]["seed"], **kwargs)
+    once = {id(ds): read(ds) for ds in data.values()}  # one split may be both valid and test
+    columns = {role: once[id(ds)] for role, ds in data.items()}
+    pictures = [k for k in columns["train"] if plain and is_picture(data["train"].features[k])]
+    scales, mean, std = _fit_scales(columns, pictures, normalize)
+    loaders = {}
+    for role, ds in data.items():
+        options = {k: v for k, v in passes[role].items() if k != "split"}
+        loaders[role] = ArrayLoader(
+            columns[role], dataset=ds, transforms=scales, as_tuple=as_tuple, **options
+        )
+    return loaders, mean, std
+
+
+def _fit_scales(
+    columns: Mapping[str, Mapping[str, Column]], pictures: Sequence[str], normalize: bool | tuple
+) -> tuple[dict[str, Scale], Any, Any]:
+    """Return the scale of each picture column; their mean and deviation, a dict if there are many."""
+    stats = {}
+    for key in pictures:
+        channels = {role: part[key].shape[1] for role, part in columns.items()}
+        if len(set(channels.values())) > 1:
+            raise ValueError(
+                f"pictures of column {key!r} have other channels in other splits: {channels}; give "
+                f'them one mode by dd.cast_column({key!r}, datasets.Image(mode="RGB"))'
+            )
+        if normalize is True:
+            stats[key] = channel_stats(columns["train"][key])
+        else:
+            stats[key] = tuple(map(torch.tensor, normalize)) if normalize else (None, None)
+    scales = {key: Scale(*stats[key]) for key in pictures}
+    if len(pictures) == 1:
+        return scales, *stats[pictures[0]]
+    means, stds = ({key: s[i] for key, s in stats.items()} or None for i in (0, 1))
+    return scales, means, stds
+
+
+def _run_transform(ds: Any, collate: collate_dict, seed: int | None, **kwargs: Any) -> dict:
+    """Return what a data set's own transform makes of all its rows, by column."""
+    batches = list(SeededLoader(ds, 1024, seed=seed, collate_fn=collate.as_dict, **kwargs))
+    columns = {key: [batch[key] for batch in batches] for key in batches[0]}
+    for key, parts in columns.items():
+        if not isinstance(parts[0], Tensor | list):
+            raise TypeError(f"cache=True cannot join column {key!r}, a {type(parts[0]).__name__}")
+        columns[key] = torch.cat(parts) if isinstance(parts[0], Tensor) else sum(parts, [])
+    return columns
+
+
+def _are_plain(data: Mapping[str, Any]) -> bool:
+    """Tell whether these splits are plain data sets of equal columns; all or none must be."""
+    plain = {split: is_hub_dataset(ds) and not has_own_format(ds) for split, ds in data.items()}
+    if len(set(plain.values())) > 1:
+        formatted = [split for split, is_plain in plain.items() if not is_plain]
+        raise ValueError(
+            f"of the splits {list(data)}, only {formatted} have a format or transform of their own; "
+            "give all of them one by with_transform, so that they are scaled alike"
+        )
+    columns = {split: getattr(ds, "column_names", None) for split, ds in data.items()}
+    if len({tuple(sorted(names or [])) for names in columns.values()}) > 1:
+        raise ValueError(f"the splits differ in columns: {columns}; remove or rename some")
+    return all(plain.values())

@@ -1,8 +1,9 @@
 """Read and write many small 8-bit PNG pictures at once, without a picture library.
 
-Stands on numpy and zlib. Opening a 28 x 28 picture with PIL costs ten times its inflation: here each
-picture is only inflated, and PNG's row filters are undone for all pictures together. `decode_pngs`
-knows the plain kinds (grey, RGB, with or without alpha) and says None to all others: PIL reads those.
+Stands on numpy and zlib. Opening a 28 x 28 picture with PIL costs ten times its inflation: here
+each picture is only inflated, and PNG's row filters are undone for all pictures together.
+`decode_pngs` knows the plain kinds (grey, RGB, with or without alpha) and says None to all others:
+PIL reads those.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import torch
 if TYPE_CHECKING:
     import numpy as np
 
-SIGNATURE = b"\x89PNG\r\n\x1a\n"
-COLOUR_CHANNELS = {0: 1, 2: 3, 4: 2, 6: 4}  # PNG colour type -> C: grey, RGB, grey + alpha, RGBA
-# Chunks that change no pixel. Texts may hold an orientation (which PIL-based readers apply): not here.
-HARMLESS = {b"gAMA", b"cHRM", b"sRGB", b"iCCP", b"sBIT", b"bKGD", b"pHYs", b"tIME"}
-GROUP = 16384  # pictures unfiltered together: enough to make numpy's calls cheap, 13 MB at 28 x 28
+SIGNATURE = b"\x89PNG\r\n\x1a\n" COLOUR_CHANNELS = {0: 1, 2: 3, 4: 2, 6: 4}  # PNG colour type -> C:
+grey, RGB, grey + alpha, RGBA # Chunks that change no pixel. Texts may hold an orientation (which
+PIL-based readers apply): not here. HARMLESS = {b"gAMA", b"cHRM", b"sRGB", b"iCCP", b"sBIT",
+b"bKGD", b"pHYs", b"tIME"} GROUP = 16384  # pictures unfiltered together: enough to make numpy's
+calls cheap, 13 MB at 28 x 28
 
 
 def encode_pngs(pictures: np.ndarray, level: int = 1) -> Iterator[bytes]:
@@ -49,8 +50,9 @@ def _chunk(kind: bytes, body: bytes) -> bytes:
 def decode_pngs(files: Sequence[bytes]) -> torch.Tensor | None:
     """Decode PNG files of one size and kind to uint8, shape (N, C, H, W), or None.
 
-    None means that some file is no plain PNG (another format, palette, 16 bits, interlaced, damaged,
-    with text or orientation) or differs from the first in size or kind: read the files with PIL then.
+    None means that some file is no plain PNG (another format, palette, 16 bits, interlaced,
+    damaged, with text or orientation) or differs from the first in size or kind: read the files
+    with PIL then.
     """
     import numpy as np
 

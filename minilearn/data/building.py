@@ -1,0 +1,143 @@
+"""From one data set to its loader: whole batches from memory, item by item, or a stream.
+
+Stands on torch only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from .seeded import ArrayLoader, SeededLoader
+
+
+class Dataset:
+    """Arrays of one length, served together: item, slice or index list i gives (x[i], y[i], ...).
+
+    Args:
+        arrays: tensors, numpy arrays or other sequences, of N items each.
+
+    Raises:
+        ValueError: the arrays differ in length.
+    """
+
+    def __init__(self, *arrays: Any) -> None:
+        lengths = [len(a) for a in arrays]
+        if len(set(lengths)) != 1:
+            raise ValueError(f"arrays of one length are needed, these have {lengths}")
+        self.arrays = arrays
+
+    @property
+    def x(self) -> Any:
+        """The first array, the inputs."""
+        return self.arrays[0]
+
+    @property
+    def y(self) -> Any:
+        """The second array, the targets."""
+        return self.arrays[1]
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        return len(self.arrays[0])
+
+    def __getitem__(self, i: Any) -> tuple:
+        """Return item, slice or index list `i` of every array."""
+        return tuple(a[i] for a in self.arrays)
+
+
+def get_dls(
+    train_ds: Any,
+    valid_ds: Any,
+    bs: int,
+    *,
+    bs_valid: int | None = None,
+    drop_last: bool = False,
+    seed: int | None = None,
+    **kwargs: Any,
+) -> tuple[Any, Any]:
+    """Return a shuffled training loader and a validation loader.
+
+    Tensors in memory (`Dataset`, `TensorDataset`) are served by an ArrayLoader, other map-style
+    data sets by a SeededLoader, streams by torch's DataLoader in their own order.
+
+    Args:
+        train_ds: the training data set.
+        valid_ds: the validation data set.
+        bs: items in a training batch.
+        bs_valid: items in a validation batch; None for twice as many, since no gradients are kept.
+        drop_last: leave out a last training batch that is not full; validation keeps all.
+        seed: fixes order and random transforms; None draws one from torch's global generator.
+        kwargs: others of torch's DataLoader, for both. Workers stay alive between the passes, and
+            memory is pinned where there is a GPU, unless you say otherwise.
+
+    Raises:
+        ValueError: a data set is empty, or has no full batch with `drop_last`.
+    """
+    train = make_loader(
+        "train", train_ds, bs, shuffle=True, drop_last=drop_last, seed=seed, **kwargs
+    )
+    return train, make_loader("valid", valid_ds, bs_valid or 2 * bs, seed=seed, **kwargs)
+
+
+def make_loader(
+    split: str,
+    ds: Any,
+    batch_size: int,
+    *,
+    shuffle: bool = False,
+    drop_last: bool = False,
+    seed: int | None = None,
+    **kwargs: Any,
+) -> ArrayLoader | DataLoader:
+    """Make the loader that fits a data set: see `get_dls`; `split` is its name in errors."""
+    if isinstance(ds, IterableDataset) or not hasattr(ds, "__getitem__"):
+        generator = None if seed is None else torch.Generator().manual_seed(seed)
+        kwargs = _worker_defaults(kwargs)
+        return DataLoader(ds, batch_size, drop_last=drop_last, generator=generator, **kwargs)
+    check_not_empty(ds, split, batch_size, drop_last)
+    arrays = _tensors_of(ds)
+    if arrays and not kwargs:
+        columns = dict(enumerate(arrays))
+        return ArrayLoader(
+            columns, batch_size, dataset=ds, shuffle=shuffle, drop_last=drop_last, seed=seed
+        )
+    kwargs = _worker_defaults(kwargs)
+    return SeededLoader(ds, batch_size, shuffle, seed=seed, drop_last=drop_last, **kwargs)
+
+
+def _worker_defaults(kwargs: dict) -> dict:
+    defaults = {"persistent_workers": kwargs.get("num_workers", 0) > 0}
+    return defaults | {"pin_memory": torch.cuda.is_available()} | kwargs
+
+
+def check_not_empty(
+    ds: Any, split: str, batch_size: int, drop_last: bool = False, **others: Any
+) -> None:
+    """Raise ValueError where a data set gives no batch; one without a length is let through."""
+    n = len_or_none(ds)
+    if n is not None and n < (batch_size if drop_last else 1):
+        raise ValueError(
+            f"the {split!r} data give no batch: {n:,} samples, batch size {batch_size}, "
+            f"drop_last={drop_last}. Add samples"
+            + (", lower the batch size or keep the last batch." if n else ".")
+        )
+
+
+def _tensors_of(ds: Any) -> Sequence[Tensor]:
+    """Return the tensors that make up a data set, or nothing where it may do more than index them."""
+    arrays = {Dataset: "arrays", TensorDataset: "tensors"}.get(type(ds))
+    tensors = getattr(ds, arrays) if arrays else ()
+    return tensors if all(isinstance(t, Tensor) for t in tensors) else ()
+
+
+def len_or_none(x: Any) -> int | None:
+    """Return the length of what has one, else None."""
+    try:
+        return len(x)
+    except TypeError:
+        return None

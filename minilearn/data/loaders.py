@@ -1,0 +1,219 @@
+"""The loaders of a Learner: for training, validation and test, by name.
+
+Stands on torch only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .building import Dataset, check_not_empty, get_dls, len_or_none
+from .hub import choose_splits, hub_loaders
+
+log = logging.getLogger(__name__)
+
+
+class DataLoaders:
+    """The loaders of a Learner: any iterables of batches, each of which may be missing.
+
+    Args:
+        train: for training.
+        valid: for validation.
+        test: kept for later, no pass of a fit reads it.
+        named: further validation sets by name.
+
+    Attributes:
+        splits: the data set's own names of `train`, `valid` and `test`, after `from_dd`.
+        mean: per channel, of the training pictures scaled to 0..1, shape (C,), after `from_dd`.
+        std: the deviation, likewise.
+    """
+
+    mean: Tensor | None = None
+    std: Tensor | None = None
+
+    def __init__(
+        self, train: Any = None, valid: Any = None, test: Any = None, **named: Any
+    ) -> None:
+        self.train, self.valid, self.test, self.named = train, valid, test, named
+        self.splits: dict[str, str] = {}
+
+    @classmethod
+    def of(cls, dls: Any) -> DataLoaders:
+        """Make DataLoaders of what a Learner is given.
+
+        Args:
+            dls: DataLoaders or what has `train` and `valid`; a tuple, list or dict of loaders; one
+                torch DataLoader; None or (0,) for none.
+        """
+        if hasattr(dls, "train") and hasattr(dls, "valid"):
+            return dls
+        if isinstance(dls, Mapping):
+            return cls(**dls)
+        if isinstance(dls, tuple | list):
+            return cls(*(None if isinstance(dl, int) else dl for dl in dls))
+        return cls(dls)
+
+    @property
+    def valids(self) -> dict[str, Any]:
+        """The validation loaders by name: `valid`, where there is one, then the named ones."""
+        return ({} if self.valid is None else {"valid": self.valid}) | self.named
+
+    def keys(self) -> list[str]:
+        """Return the names of the loaders that there are."""
+        found = {"train": self.train, **self.valids, "test": self.test}
+        return [name for name, dl in found.items() if dl is not None]
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a loader by name."""
+        if name not in self.keys():
+            raise KeyError(f"no loader {name!r}; there are {self.keys()}")
+        return self.named[name] if name in self.named else getattr(self, name)
+
+    def __repr__(self) -> str:
+        """Say which split is used for what, and how large it is."""
+        parts = [f"{name}={self._describe(name)}" for name in self.keys()]
+        return f"DataLoaders({', '.join(parts)})"
+
+    def _describe(self, name: str) -> str:
+        dl, split = self[name], self.splits.get(name)
+        rows = len_or_none(getattr(dl, "dataset", None))
+        text = repr(split) if split else type(dl).__name__
+        return text + (f" ({rows:,} rows)" if rows is not None else "")
+
+    @classmethod
+    def from_dsets(
+        cls, train: Any, valid: Any = None, test: Any = None, *, bs: int = 64, **kwargs: Any
+    ) -> DataLoaders:
+        """Make loaders of data sets: training is shuffled, the others have batches of `2 * bs`.
+
+        Args:
+            train: the training data set.
+            valid: the validation data set.
+            test: the test data set.
+            bs: items in a training batch.
+            kwargs: those of `get_dls`.
+        """
+        dls = cls(*get_dls(train, train if valid is None else valid, bs, **kwargs))
+        if valid is None:
+            dls.valid = None
+        if test is not None:
+            dls.test = get_dls(train, test, bs, **kwargs)[1]
+        return dls
+
+    @classmethod
+    def from_arrays(
+        cls,
+        x: Any,
+        y: Any = None,
+        *more: Any,
+        bs: int = 64,
+        valid_pct: float = 0.2,
+        seed: int = 42,
+        x_valid: Any = None,
+        y_valid: Any = None,
+        **kwargs: Any,
+    ) -> DataLoaders:
+        """Make loaders of arrays in memory; a random part of them is for validation.
+
+        Args:
+            x: tensor or numpy array of N items. Numpy's float64 becomes torch's default type.
+            y: the targets, likewise.
+            more: further arrays, each an element of the batch.
+            bs: items in a training batch.
+            valid_pct: the share of items for validation, 0 for none.
+            seed: fixes which items those are. The order of training follows `torch.manual_seed`.
+            x_valid: given validation inputs, instead of a part of `x`.
+            y_valid: their targets.
+            kwargs: `bs_valid` and `drop_last` of `get_dls`.
+
+        Raises:
+            ValueError: the arrays differ in length, or a part would be empty.
+        """
+        arrays = [_as_tensor(a) for a in (x, y, *more) if a is not None]
+        if x_valid is not None:
+            given = [_as_tensor(a) for a in (x_valid, y_valid) if a is not None]
+            if len(given) != len(arrays):
+                raise ValueError(
+                    f"{len(arrays)} arrays for training and {len(given)} for validation; give x, y and "
+                    "x_valid, y_valid, or two data sets to DataLoaders.from_dsets"
+                )
+            return cls.from_dsets(Dataset(*arrays), Dataset(*given), bs=bs, **kwargs)
+        n, n_valid = len(Dataset(*arrays)), int(len(arrays[0]) * valid_pct)
+        if valid_pct and not 0 < n_valid < n:
+            raise ValueError(
+                f"valid_pct={valid_pct} of {n:,} items leaves {n - n_valid:,} for training and "
+                f"{n_valid:,} for validation; both need at least one"
+            )
+        order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+        valid, train = (Dataset(*(a[i] for a in arrays)) for i in order.tensor_split([n_valid]))
+        return cls.from_dsets(train, valid if n_valid else None, bs=bs, **kwargs)
+
+    @classmethod
+    def from_dd(
+        cls,
+        dd: Mapping[str, Any],
+        batch_size: int,
+        as_tuple: bool = True,
+        *,
+        splits: Mapping[str, str | None] | None = None,
+        keys: Sequence[str] | None = None,
+        normalize: bool | tuple[Sequence[float], Sequence[float]] = True,
+        cache: bool | None = None,
+        bs_valid: int | None = None,
+        drop_last: bool = False,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> DataLoaders:
+        """Make loaders of a dict of Hugging Face data sets.
+
+        Plain data sets are read into memory once, pictures as uint8, and served by whole batches:
+        pictures as floats (B, C, H, W), numbers as tensors (B, ...), texts as lists. A data set
+        with a format or transform of its own is served through it, item by item, on every pass.
+
+        Args:
+            dd: data sets by split. `train` is for training; the first of validation, valid, val,
+                dev and test for validation; `test` is kept. `dls.splits` and `repr(dls)` tell.
+            batch_size: items in a training batch.
+            as_tuple: batches are tuples in the order of `features`, else dicts.
+            splits: another choice, such as `{"train": "train_small", "valid": None}`.
+            keys: the columns wanted and their order, instead of all.
+            normalize: True for the mean and deviation of the training pictures in each channel
+                (`dls.mean`, `dls.std`), a pair of such for others, False for pictures of 0..1.
+            cache: True keeps in memory what a transform gives, once and for all; False reads plain
+                data item by item, too; None as said above, with at most 4 GiB of pictures.
+            bs_valid: items in another batch; None for twice as many.
+            drop_last: leave out a last training batch that is not full.
+            seed: fixes order and random transforms; None draws one from torch's global generator.
+            kwargs: those of torch's DataLoader, used where items are read one by one.
+
+        Raises:
+            KeyError: a split or column does not exist.
+            MemoryError: pictures would take more than 4 GiB, without `cache=True`.
+            ValueError: a split is empty; the splits differ in columns, channels or in having a
+                format; pictures of one split differ in size.
+        """
+        names = choose_splits(dd, splits)
+        passes = {
+            role: {"split": split, "batch_size": bs_valid or 2 * batch_size, "seed": seed}
+            for role, split in names.items()
+        }
+        passes["train"] |= {"batch_size": batch_size, "shuffle": True, "drop_last": drop_last}
+        data = {role: dd[split] for role, split in names.items()}
+        for role, ds in data.items():
+            check_not_empty(ds, **passes[role])
+        loaders, mean, std = hub_loaders(data, passes, as_tuple, keys, normalize, cache, **kwargs)
+        dls = cls(**loaders)
+        dls.splits, dls.mean, dls.std = names, mean, std
+        log.info("%r", dls)
+        return dls
+
+
+def _as_tensor(array: Any) -> Tensor:
+    tensor = torch.as_tensor(array)
+    wide = tensor.dtype == torch.float64 and not isinstance(array, Tensor)
+    return tensor.to(torch.get_default_dtype()) if wide else tensor
