@@ -1,0 +1,1 @@
+"""A callback-driven training framework for PyTorch that fits in your head."""

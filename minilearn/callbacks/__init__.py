@@ -1,0 +1,1 @@
+"""Everything that is not the loop: ordered, removable callbacks."""

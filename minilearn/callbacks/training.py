@@ -1,0 +1,183 @@
+"""The callbacks that answer the actions: predict, get_loss, backward, step, zero_grad.
+
+Stands on core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from minilearn.core.actions import default_actions
+from minilearn.core.batch import describe
+from minilearn.core.callback import Callback
+from minilearn.core.events import Order
+from minilearn.core.exceptions import CancelFitException
+
+if TYPE_CHECKING:
+    from minilearn.core.learner import Learner
+
+
+@default_actions
+class TrainCB(Callback):
+    """Train a model in the usual way; subclasses replace single actions.
+
+    A tuple or list is split into inputs and targets: `model(*inputs)`, `loss_func(preds, *targets)`. Of
+    a dict, the named `inputs` and `targets` are passed by position; where no inputs are named, all but
+    the targets go to the model as keywords. With `loss_func=None` the model brings its loss: it returns
+    a scalar, a dict of losses (added up; each part is a column of the history), `(preds, loss)`, or an
+    object with `loss` and `logits`.
+
+    Args:
+        n_inp: how many items of a tuple batch are inputs; 1 when it is not given.
+        inputs: keys of a dict batch for the model, one or several; a dict maps the model's keywords to keys.
+        targets: keys of a dict batch for the loss, one or several.
+
+    Events: predict, get_loss, backward, step, zero_grad
+    Order:  TRAIN
+    Reads:  model, batch, loss_func, preds, loss, opt
+    Writes: preds, loss, loss_parts
+    """
+
+    order = Order.TRAIN
+
+    def __init__(
+        self,
+        n_inp: int | None = None,
+        *,
+        inputs: str | Sequence[str] | Mapping[str, str] | None = None,
+        targets: str | Sequence[str] | None = None,
+    ) -> None:
+        self.n_inp = 1 if n_inp is None else n_inp
+        self.inputs, self.targets = _names(inputs), _names(targets)
+        given = {"n_inp": n_inp, "inputs": self.inputs, "targets": self.targets}
+        self.settings = {name: value for name, value in given.items() if value is not None}
+
+    def predict(self, learn: Learner) -> None:
+        """Run the model on the inputs of the batch."""
+        args, keywords, _ = self.split(learn.batch)
+        learn.preds = learn.model(*args, **keywords)
+
+    def get_loss(self, learn: Learner) -> None:
+        """Compute the loss of the predictions; without a loss function take the one the model made."""
+        if learn.loss_func is None:
+            learn.preds, loss = own_loss(learn.preds)
+        else:
+            loss = learn.loss_func(learn.preds, *self.split(learn.batch)[2])
+        if isinstance(loss, Mapping):
+            learn.loss_parts, loss = (
+                dict(loss),
+                loss["loss"] if "loss" in loss else sum(loss.values()),
+            )
+        learn.loss = loss
+
+    def backward(self, learn: Learner) -> None:
+        """Compute the gradients."""
+        learn.loss.backward()
+
+    def step(self, learn: Learner) -> None:
+        """Let the optimizer make a step."""
+        learn.opt.step()
+
+    def zero_grad(self, learn: Learner) -> None:
+        """Clear the gradients."""
+        if type(learn.opt).zero_grad is not torch.optim.Optimizer.zero_grad:
+            learn.opt.zero_grad()
+            return
+        # what torch's own does, without the profiler's record of it: an eighth of a tiny step
+        for group in learn.opt.param_groups:
+            for p in group["params"]:
+                p.grad = None
+
+    def split(self, batch: Any) -> tuple[Sequence[Any], Mapping[str, Any], Sequence[Any]]:
+        """Return the model's positional inputs, its keyword inputs, and the targets of `batch`.
+
+        Raises:
+            TypeError: the batch is no tuple, list, dict or tensor.
+            KeyError: it has no item of a given name.
+        """
+        if isinstance(batch, (tuple, list)):
+            return batch[: self.n_inp], {}, batch[self.n_inp :]
+        if isinstance(batch, Mapping):
+            return self._split_dict(batch)
+        if isinstance(batch, Tensor):
+            return (batch,), {}, ()
+        raise TypeError(
+            f"TrainCB can split a tuple, list, dict or tensor; this batch is {describe(batch)}. "
+            "Collate it into one of those, or override predict and get_loss."
+        )
+
+    def _split_dict(self, batch: Mapping) -> tuple[Sequence[Any], Mapping[str, Any], Sequence[Any]]:
+        try:
+            targets = [batch[name] for name in self.targets or ()]
+            if self.inputs is None:
+                return (
+                    (),
+                    {k: v for k, v in batch.items() if k not in (self.targets or ())},
+                    targets,
+                )
+            if isinstance(self.inputs, Mapping):
+                return (), {k: batch[name] for k, name in self.inputs.items()}, targets
+            return [batch[name] for name in self.inputs], {}, targets
+        except KeyError as e:
+            raise KeyError(
+                f"the batch has no {e}: it is {describe(batch)}. Name other inputs or targets."
+            ) from e
+
+    def __repr__(self) -> str:
+        """Show the settings that were given."""
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.settings.items())})"
+
+
+def own_loss(output: Any) -> tuple[Any, Tensor | dict[str, Tensor]]:
+    """Return (predictions, loss) of a model that computes its loss itself.
+
+    Args:
+        output: a scalar, a dict of scalars, `(preds, loss)`, or an object or dict with `loss` (and `logits`).
+
+    Raises:
+        TypeError: no loss can be found in it.
+    """
+    if isinstance(output, Tensor) and output.dim() == 0:
+        return None, output
+    if getattr(output, "loss", None) is not None:
+        return getattr(output, "logits", output), output.loss
+    if isinstance(output, Mapping) and "loss" in output:
+        return output.get("logits", output), output["loss"]
+    if isinstance(output, Mapping) and output and all(_is_scalar(v) for v in output.values()):
+        return None, dict(output)
+    if isinstance(output, (tuple, list)) and len(output) == 2 and _is_scalar(output[1]):
+        return output[0], output[1]
+    raise TypeError(
+        f"with loss_func=None the model must return its loss; it returned {describe(output)}. Return a "
+        "scalar, a dict of losses, (preds, loss), an object with .loss, or give the Learner a loss_func."
+    )
+
+
+def _is_scalar(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.dim() == 0
+
+
+def _names(names: Any) -> Any:
+    if names is None or isinstance(names, Mapping):
+        return names
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+class SingleBatchCB(Callback):
+    """End the fit after its first batch, of whatever pass.
+
+    Events: after_batch
+    Order:  STOP
+    Reads:
+    Writes:
+    """
+
+    order = Order.STOP
+
+    def after_batch(self, learn: Learner) -> None:
+        """Cancel the fit."""
+        raise CancelFitException

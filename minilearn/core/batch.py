@@ -1,0 +1,187 @@
+"""Batches of any structure: walk them, move them, count their items.
+
+Stands on torch only. A batch may nest dicts, lists, tuples, named tuples and dataclasses; what is not
+a tensor is left alone.
+"""
+
+import copy
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def map_batch(f: Callable[[Any], Any], batch: Any) -> Any:
+    """Apply `f` to every tensor of `batch` and keep the structure around them.
+
+    Containers are made anew, with their own types and names; strings, numbers and None are returned
+    as the same objects, and so is a container in which `f` changed nothing but tensors it returned as
+    they were. Objects that have a method `to` (a `PackedSequence`, a `BatchEncoding`) go to `f` too.
+
+    Args:
+        f: takes a tensor (or an object with `to`) and returns what stands in its place.
+        batch: any nest of Mapping, list, tuple, named tuple and dataclass.
+    """
+    if isinstance(batch, Tensor):
+        return f(batch)
+    walk = partial(map_batch, f)
+    if isinstance(batch, Mapping):
+        return _like_mapping(batch, {key: walk(value) for key, value in batch.items()})
+    if isinstance(batch, tuple) and hasattr(
+        batch, "to"
+    ):  # PackedSequence is a named tuple with rules
+        return f(batch)
+    if isinstance(batch, (tuple, list)):
+        return _like_sequence(batch, [walk(value) for value in batch])
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        return _like_dataclass(batch, walk)
+    if hasattr(batch, "to") and not isinstance(batch, torch.nn.Module):
+        return f(batch)
+    return batch
+
+
+def _like_mapping(old: Mapping, values: dict) -> Any:
+    if type(old) is dict:
+        return values
+    new = copy.copy(old)  # keeps default factories and attributes of subclasses
+    try:
+        for key, value in values.items():
+            new[key] = value
+    except TypeError:  # a read-only Mapping
+        return type(old)(values)
+    return new
+
+
+def _like_sequence(old: Any, values: list) -> Any:
+    if type(old) is list:
+        return values
+    if hasattr(old, "_fields"):
+        return type(old)(*values)
+    return type(old)(values)
+
+
+def _like_dataclass(old: Any, walk: Callable[[Any], Any]) -> Any:
+    new = copy.copy(old)  # not `replace`: fields with init=False and __post_init__ stay out of it
+    for field in dataclasses.fields(old):
+        if hasattr(old, field.name):
+            object.__setattr__(new, field.name, walk(getattr(old, field.name)))
+    return new
+
+
+def tensors(batch: Any) -> Iterator[Tensor]:
+    """Yield the tensors of `batch`, depth first."""
+    if isinstance(batch, Tensor):
+        yield batch
+    elif isinstance(batch, Mapping):
+        for value in batch.values():
+            yield from tensors(value)
+    elif isinstance(batch, (tuple, list)):
+        for value in batch:
+            yield from tensors(value)
+    elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        for field in dataclasses.fields(batch):
+            yield from tensors(getattr(batch, field.name, None))
+
+
+def batch_size(batch: Any) -> int:
+    """Return the length B of the first tensor of `batch` that has a first dimension.
+
+    Without such a tensor the length of the first list or string counts, and 1 where there is none.
+    """
+    for tensor in tensors(batch):
+        if tensor.dim():
+            return len(tensor)
+    if isinstance(batch, Mapping):
+        batch = next(iter(batch.values()), None)
+    if isinstance(batch, tuple) and batch:
+        return batch_size(batch[0])
+    return len(batch) if isinstance(batch, (list, str)) else 1
+
+
+def describe(batch: Any, depth: int = 3) -> str:
+    """Say in a short line what `batch` is made of: containers, shapes, types.
+
+    >>> describe({"x": torch.zeros(2, 3), "ids": [1, 2]})
+    "dict(x=Tensor[2, 3], ids=list(int, int))"
+    """
+    if isinstance(batch, Tensor):
+        kind = "" if batch.dtype == torch.float32 else f" {str(batch.dtype).removeprefix('torch.')}"
+        return f"Tensor{list(batch.shape)}{kind}"
+    name = type(batch).__name__
+    if depth == 0:
+        return name
+    if isinstance(batch, Mapping):
+        parts = [f"{key}={describe(value, depth - 1)}" for key, value in batch.items()]
+    elif isinstance(batch, (tuple, list)):
+        parts = [describe(value, depth - 1) for value in batch]
+    else:
+        return name
+    shown = parts if len(parts) <= 6 else [*parts[:5], f"… {len(parts) - 5} more"]
+    return f"{name}({', '.join(shown)})"
+
+
+def default_device() -> torch.device:
+    """Return the device to use when none is named.
+
+    The environment variable `MINILEARN_DEVICE` wins; else CUDA (the process's own under torchrun), MPS, CPU.
+    """
+    if name := os.environ.get("MINILEARN_DEVICE"):
+        return torch.device(name)
+    if torch.cuda.is_available():
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", torch.cuda.current_device())))
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def to_device(batch: Any, device: torch.device | str | None = None) -> Any:
+    """Return `batch` with every tensor on `device`; copies from pinned memory do not block.
+
+    Args:
+        batch: any structure, see `map_batch`.
+        device: where to; `default_device()` when it is not given.
+    """
+    device = default_device() if device is None else torch.device(device)
+
+    def move(x: Any) -> Any:
+        if isinstance(x, Tensor):
+            # is_pinned asks the driver: only worth it where a copy to CUDA is coming
+            return x.to(device, non_blocking=device.type == "cuda" and x.device.type == "cpu")
+        return x.to(device)
+
+    return map_batch(move, batch)
+
+
+def to_cpu(batch: Any) -> Any:
+    """Return `batch` detached and on the CPU, half precision as float32, ready for numpy."""
+
+    def move(x: Any) -> Any:
+        if not isinstance(x, Tensor):
+            return x.to("cpu")
+        x = x.detach().cpu()
+        return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+    return map_batch(move, batch)
+
+
+def detach(batch: Any) -> Any:
+    """Return `batch` with every tensor cut from its graph."""
+    if isinstance(batch, Tensor):
+        return batch.detach() if batch.requires_grad else batch
+    return map_batch(lambda x: x.detach() if isinstance(x, Tensor) else x, batch)
+
+
+def n_batches(dl: Any) -> int | None:
+    """Return how many batches `dl` says it has, or None for a stream without a length."""
+    try:
+        return len(dl)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def __getattr__(name: str) -> Any:
+    if name == "def_device":  # asked for when used: the first question to a driver takes a while
+        return default_device()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,136 @@
+"""The callback and how events reach it.
+
+Stands on events, exceptions and batch. A callback is any object with methods named after events; the
+base class adds an order and the check of names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from .batch import describe
+from .events import EVENTS, PREFIXES, Order, check_event
+from .exceptions import CancelException, worst
+
+if TYPE_CHECKING:
+    from .learner import Learner
+
+Handler = Callable[["Learner"], Any]
+
+
+class Callback:
+    """Base of all callbacks: define methods named after events, each takes the Learner.
+
+    Listen to an event by its name (`def after_batch(self, learn)`), answer an action by its name
+    (`def predict(self, learn)`), steer by raising a `CancelXException`. Results stay on the callback
+    and are found by type: `learn.find(MyCB)`.
+
+    Raises:
+        TypeError: at the class statement, where a method looks like an event but is none.
+    """
+
+    order: ClassVar[int] = Order.DEFAULT
+    in_probe: ClassVar[bool | None] = None  # True or False: take part in probes, whatever the rule
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Check the names of the event methods."""
+        super().__init_subclass__(**kwargs)
+        for name in dir(cls):
+            if name.startswith(PREFIXES) and callable(getattr(cls, name)):
+                check_event(name, f"{cls.__name__}.")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what must survive a resume: numbers, strings, lists, dicts and tensors."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+
+    def __repr__(self) -> str:
+        """Show the class; subclasses add their settings."""
+        return f"{type(self).__name__}()"
+
+
+def order_of(cb: Any) -> int:
+    """Return the slot of a callback; foreign objects without one come with the user's own."""
+    return getattr(cb, "order", Order.DEFAULT)
+
+
+def as_callbacks(cbs: Any) -> list[Any]:
+    """Return a new list of callbacks from None, one callback, a class, or any collection of those."""
+    if cbs is None:
+        return []
+    if isinstance(cbs, type) or not isinstance(cbs, Iterable) or isinstance(cbs, Callback):
+        cbs = [cbs]
+    return [cb() if isinstance(cb, type) else cb for cb in cbs]
+
+
+def run_cbs(cbs: Iterable[Any], method_nm: str, learn: Learner | None = None) -> None:
+    """Call `method_nm` on every callback that has it, lowest order first.
+
+    The plain form of what a `Learner` does with a table; for loops of your own.
+    """
+    for cb in sorted(cbs, key=order_of):
+        method = getattr(cb, method_nm, None)
+        if method is not None:
+            method(learn)
+
+
+def handler_table(cbs: Iterable[Any]) -> dict[str, tuple[Handler, ...]]:
+    """Resolve for every event who handles it: bound methods in firing order.
+
+    Clean-ups are bundled into one handler that runs all of them, in reverse order.
+    """
+    ordered = sorted(cbs, key=order_of)
+    table = {}
+    for event in EVENTS:
+        methods = tuple(
+            getattr(cb, event) for cb in ordered if getattr(cb, event, None) is not None
+        )
+        if methods and event.startswith("cleanup_"):
+            methods = (CleanUp(event, methods[::-1]),)
+        table[event] = methods
+    return table
+
+
+class CleanUp:
+    """Runs every clean-up of an event, whatever the ones before it raise."""
+
+    def __init__(self, event: str, methods: tuple[Handler, ...]) -> None:
+        self.event, self.methods = event, methods
+
+    def __call__(self, learn: Learner) -> None:
+        """Call all; then raise the worst of what they raised."""
+        raised = []
+        for method in self.methods:
+            try:
+                method(learn)
+            except BaseException as e:
+                add_location(e, f"{owner_name(method)}.{self.event}", learn)
+                raised.append(e)
+        if raised:
+            raise worst(raised)
+
+
+def owner_name(method: Callable) -> str:
+    """Return the name of the class that a bound method belongs to, or of the function itself."""
+    owner = getattr(method, "__self__", None)
+    return (
+        type(owner).__name__ if owner is not None else getattr(method, "__qualname__", str(method))
+    )
+
+
+def add_location(error: BaseException, where: str, learn: Any) -> None:
+    """Say on `error` where it happened, once, without touching anything else of it."""
+    if not isinstance(error, Exception) or isinstance(error, CancelException):
+        return
+    if any(note.startswith("in ") for note in getattr(error, "__notes__", ())):
+        return
+    note = f"in {where}"
+    if getattr(learn, "epoch", None) is not None:
+        phase = "training" if learn.training else "validation"
+        note += f", epoch {learn.epoch}, batch {learn.iter} ({phase})"
+        if learn.batch is not None:
+            note += f", batch shapes {describe(learn.batch)}"
+    error.add_note(note)

@@ -1,0 +1,164 @@
+"""What fires when, in which order callbacks hear it, and the decorator that makes a level.
+
+Stands on exceptions only.
+"""
+
+import difflib
+from collections.abc import Callable
+from enum import IntEnum
+from functools import wraps
+from typing import Any, TypeVar
+
+from .exceptions import CANCELS, CancelException, worst
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+ACTIONS = ("predict", "get_loss", "backward", "step", "zero_grad")
+"""What the loop asks to be done; each has exactly one owner."""
+
+EVENTS: list[str] = [
+    "before_fit",
+    "before_round",
+    "before_epoch",
+    "before_batch",
+    "after_predict",
+    "after_loss",
+    "before_backward",
+    "after_backward",
+    "cleanup_backward",
+    "before_step",
+    "after_step",
+    "cleanup_step",
+    "after_batch",
+    "cleanup_batch",
+    "after_epoch",
+    "cleanup_epoch",
+    "after_round",
+    "cleanup_round",
+    "after_fit",
+    "cleanup_fit",
+]
+"""What callbacks may listen to, in firing order; a user's own levels are added at the end."""
+
+PREFIXES = ("before_", "after_", "cleanup_")
+
+
+class Order(IntEnum):
+    """Who hears an event first: the only place with numbers. Ties follow the list of callbacks."""
+
+    ACCUMULATE = -10  # decides whether there is an update before anyone unscales or cancels
+    PLACE = 0  # nobody sees a batch on the wrong device
+    TRANSFORM = 10  # the batch is final before anyone reads it
+    TRAIN = 20  # answers the actions
+    GRADIENT = 30  # true gradients, before the step
+    METRICS = 40  # measure what just happened, with the lr that was used
+    SCHEDULE = 50  # after the recorder, before anyone saves
+    DEFAULT = 60  # a user's callback sees finished metrics
+    REPORT = 70  # rows are complete
+    SAVE = 80  # after the schedule moved
+    STOP = 90  # cancel last, so that all others have seen the batch
+
+
+def register_level(level: str) -> type[BaseException]:
+    """Declare a level of the user's own, so that callbacks may name its events.
+
+    Args:
+        level: a name such as "stage"; its events are `before_stage`, `after_stage`, `cleanup_stage`.
+
+    Returns:
+        The exception that cancels the level, here `CancelStageException`. Known levels keep theirs.
+
+    Raises:
+        ValueError: `level` is not a Python name.
+    """
+    if not level.isidentifier():
+        raise ValueError(f"a level needs a Python name, got {level!r}; try 'stage'")
+    if level not in CANCELS:
+        name = f"Cancel{level.title().replace('_', '')}Exception"
+        CANCELS[level] = type(name, (CancelException,), {"__doc__": f"Skip the rest of {level}."})
+        EVENTS.extend(prefix + level for prefix in PREFIXES)
+    return CANCELS[level]
+
+
+def check_event(name: str, where: str = "") -> None:
+    """Raise where `name` is not an event, and say which one was probably meant.
+
+    Raises:
+        TypeError: `name` is neither an event nor of a registered level.
+    """
+    if name in EVENTS:
+        return
+    near = difflib.get_close_matches(name, EVENTS, n=1)
+    level = name.partition("_")[2] or name
+    hint = (
+        f"did you mean {near[0]!r}?" if near else f"is it your own? register_level({level!r}) first"
+    )
+    raise TypeError(f"{where}{name} is not an event; {hint}")
+
+
+class with_cbs:
+    """Give a method the shape of a level: `before_X`, the body, `after_X`, and always `cleanup_X`.
+
+    The method keeps its name, docstring and return value. A `CancelXException` skips the rest,
+    `after_X` included, and makes the method return None. An error in a clean-up never hides the first.
+    The object needs nothing but a method `callback(event)`; `levels` and `error` are set on it.
+
+    Args:
+        level: the name X; an unknown one is registered. A class `CancelXException` that you define
+            beside the method cancels the level too.
+        after: False where the body fires `after_X` by itself.
+    """
+
+    def __init__(self, level: str, *, after: bool = True) -> None:
+        register_level(level)
+        self.level, self.fires_after = level, after
+
+    def __call__(self, f: F) -> F:
+        """Wrap the method `f`."""
+        level, fires_after = self.level, self.fires_after
+        before, after, cleanup = (prefix + level for prefix in PREFIXES)
+
+        @wraps(f)
+        def run(o: Any, *args: Any, **kwargs: Any) -> Any:
+            outer = getattr(o, "levels", ())
+            o.levels = (*outer, level)
+            try:
+                o.callback(before)
+                result = f(o, *args, **kwargs)
+                if fires_after:
+                    o.callback(after)
+            except BaseException as error:
+                o.levels = outer
+                left = worst((error, _clean_up(o, cleanup, error)), own_cancels(level, f))
+                if left is error:
+                    raise
+                if left is not None:
+                    raise left  # noqa: B904  what it replaces stays visible as its context
+                return None
+            o.levels = outer
+            raised = _clean_up(o, cleanup, None)
+            if raised is not None and not isinstance(raised, own_cancels(level, f)):
+                raise raised
+            return result
+
+        return run  # type: ignore[return-value]
+
+
+def own_cancels(level: str, f: Callable) -> tuple[type[BaseException], ...]:
+    """Return what cancels `level`: the registered class, and one of that name where `f` was written."""
+    cancel = CANCELS[level]
+    theirs = getattr(f, "__globals__", {}).get(cancel.__name__)
+    return (cancel, theirs) if isinstance(theirs, type) else (cancel,)
+
+
+def _clean_up(o: Any, event: str, error: BaseException | None) -> BaseException | None:
+    """Fire the clean-up `event` with `o.error` set; return what it raised instead of raising it."""
+    outer = getattr(o, "error", None)
+    o.error = error
+    try:
+        o.callback(event)
+    except BaseException as raised:
+        return raised
+    finally:
+        o.error = outer
+    return None

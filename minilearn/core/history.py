@@ -1,0 +1,105 @@
+"""The record of a fit: one row a round.
+
+Stands on the standard library; pandas is asked for only by `to_pandas`.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+if TYPE_CHECKING:
+    import pandas
+
+FIRST = ("epoch", "steps", "train_loss", "valid_loss")
+
+
+def in_order(row: dict[str, Any]) -> dict[str, Any]:
+    """Return `row` with its columns in the order of a history: counters, losses, training, rest, time."""
+
+    def rank(name: str) -> int:
+        if name in FIRST:
+            return FIRST.index(name)
+        return 6 if name == "time" else 4 if name.startswith("train_") else 5
+
+    return {name: row[name] for name in sorted(row, key=rank)}
+
+
+class History(list):
+    """A list of rows, one dict a round, that can also be read by column.
+
+    Columns are `epoch` (full passes before this round's end), `steps` (updates so far), `train_loss`,
+    `valid_loss`, `train_<name>` and `<name>` for each metric (the latter from the validation), and
+    `time` (seconds). A round without a validation lacks its columns.
+
+    >>> learn.history["valid_loss"]
+    [0.52, 0.44, 0.41]
+    """
+
+    @overload
+    def __getitem__(self, key: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, key: slice) -> History: ...
+    @overload
+    def __getitem__(self, key: str) -> list[Any]: ...
+    def __getitem__(self, key: Any) -> Any:
+        """Return a row by number, some rows by slice, a column by name (None where a row lacks it).
+
+        Raises:
+            KeyError: no row has such a column.
+        """
+        if isinstance(key, slice):
+            return History(super().__getitem__(key))
+        if not isinstance(key, str):
+            return super().__getitem__(key)
+        if key not in self.columns:
+            raise KeyError(
+                f"no column {key!r}; there are {', '.join(self.columns) or 'no rows yet'}"
+            )
+        return [row.get(key) for row in self]
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of all columns, in their order."""
+        return list(in_order({name: None for row in self for name in row}))
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return the rows as a data frame."""
+        import pandas
+
+        return pandas.DataFrame(list(self), columns=self.columns)
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write the rows to a CSV file, numbers in full, nothing where a row lacks a column."""
+        with Path(path).open("w", newline="") as file:
+            writer = csv.DictWriter(file, self.columns)
+            writer.writeheader()
+            writer.writerows(self)
+
+    def __str__(self) -> str:
+        """Return the rows as a table of text."""
+        rows = [self.columns] + [[format_value(row.get(c)) for c in self.columns] for row in self]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join(
+            "  ".join(v.rjust(w) for v, w in zip(r, widths, strict=True)) for r in rows
+        )
+
+    def __repr__(self) -> str:
+        """Show the table, or that there is none yet."""
+        return str(self) if self else "History: no rows yet"
+
+
+def format_value(value: Any) -> str:
+    """Return `value` as short text for a table: numbers to four significant digits."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return (
+            f"{value:.4g}"
+            if math.isfinite(value) and abs(value) < 1e-3 and value
+            else f"{value:.4f}"
+        )
+    text = str(value)
+    return text if len(text) <= 24 else text[:23] + "…"

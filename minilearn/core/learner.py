@@ -1,0 +1,358 @@
+"""The Learner: one visible loop; everything else is a callback.
+
+Stands on the other rooms of core. Read `_fit`, `_one_round`, `_one_epoch` and `_one_batch` first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn, optim
+
+from .actions import check_owners
+from .batch import batch_size, detach, n_batches
+from .callback import as_callbacks
+from .dispatch import Dispatch
+from .events import with_cbs
+from .exceptions import CancelException
+from .explain import explain_text, show
+from .history import History, in_order
+from .modes import frozen_modules, preserved_modes, set_mode
+from .seed import preserved_random_states
+from .stream import Plan, Stream, check_loader, pick_loader
+
+
+class Learner(Dispatch):
+    """A model, data, a loss and an optimizer factory, and the loop that trains them.
+
+    Args:
+        model: an `nn.Module`, or any callable.
+        dls: a `DataLoaders`, or a tuple or dict of a training and a validation loader; a loader is any
+            iterable of batches.
+        loss_func: takes predictions and targets, returns a scalar tensor.
+        lr: learning rate; None is fine until a fit needs it.
+        cbs: a callback, a class of one, or a collection of them. The list is copied.
+        opt_func: called as `opt_func(parameters, lr)` for each fit; None keeps `opt`.
+        opt: a ready optimizer, kept for all fits.
+        metrics: short for `cbs=[TrainCB(), DeviceCB(), MetricsCB(metrics), ProgressCB()]`.
+        count: takes a batch, returns its number of items where that is not the batch size (tokens, say).
+    """
+
+    # given
+    model: nn.Module
+    dls: Any
+    loss_func: Callable[..., Any]
+    opt_func: Callable[..., Any] | None
+    lr: float | None
+    cbs: list[Any]
+    count: Callable[[Any], Any] | None
+
+    # set by fit
+    opt: Any = None
+    plan: Plan | None = None
+    n_epochs: int | None = None  # full passes over the training data; None with n_steps
+    epochs: Iterable[int] = ()  # the epoch of each round
+    epoch: int | None = None  # full passes made before this one
+    n_batches: int | None = None  # batches in a training pass, None when unknown
+    batches_per_step: int = 1  # more with accumulation
+    steps_done: int = 0  # updates made
+    training: bool = False  # whether this pass is a training pass
+    dl: Any = None  # the loader of this pass
+    pass_length: int | None = None  # batches in this pass, None when unknown
+    stream: Stream | None = None  # the place in the training data
+    history: History
+    row: dict[str, Any]  # the row of the running round; callbacks add columns
+    levels: tuple[str, ...] = ()  # the levels that are running, outermost first
+    error: BaseException | None = None  # during a clean-up: what ended the level
+    interrupted: bool = False  # the last fit was ended by Ctrl-C
+    depth: int = 0  # how many passes run inside another
+
+    # within a batch
+    iter: int | None = None  # number of the batch in its pass
+    batch: Any = None
+    preds: Any = None
+    loss: Any = None
+    loss_parts: dict[str, Any] | None = None  # where the loss is a sum of named parts
+    grads_held: bool = False  # gradients of an open accumulation group outlive the batch
+
+    def __init__(
+        self,
+        model: nn.Module,
+        dls: Any = (0,),
+        loss_func: Callable[..., Any] = F.mse_loss,
+        lr: float | None = 0.1,
+        cbs: Any = None,
+        opt_func: Callable[..., Any] | None = optim.SGD,
+        *,
+        opt: Any = None,
+        metrics: Any = None,
+        count: Callable[[Any], Any] | None = None,
+    ) -> None:
+        if metrics is not None:
+            if cbs is not None:
+                raise ValueError(
+                    "metrics= is short for a list of callbacks; with cbs= add MetricsCB(...) to it"
+                )
+            cbs = self._usual_cbs(metrics)
+        super().__init__(cbs)
+        self.model, self.dls, self.loss_func, self.lr = model, dls, loss_func, lr
+        self.opt_func, self.count = opt_func, count
+        self.opt, self._opt_given = opt, opt is not None
+        self.history, self.row = History(), {}
+
+    # ---- the loop ----
+
+    @with_cbs("fit")
+    def _fit(self, train: bool, valid: bool) -> None:
+        self._frozen = frozen_modules(self.model)
+        for self.epoch in self.epochs:
+            self._one_round(train, valid)
+
+    @with_cbs("round")
+    def _one_round(self, train: bool, valid: bool) -> None:
+        with self._history_row():
+            if train:
+                self.one_epoch(True)
+            if valid and self.plan.validates(self.epoch):
+                with torch.no_grad(), preserved_random_states():
+                    self.one_epoch(False)
+
+    def one_epoch(self, training: bool) -> None:
+        """Run one pass over the training or the validation loader."""
+        self.training, self.dl = training, pick_loader(self.dls, training)
+        set_mode(self.model, training, self._frozen)
+        self._one_epoch()
+
+    @with_cbs("epoch")
+    def _one_epoch(self) -> None:
+        with self._batches() as batches:
+            for self.iter, self.batch in enumerate(batches):
+                self._one_batch()
+
+    @with_cbs("batch")
+    def _one_batch(self) -> None:
+        try:
+            self.predict()
+            self.callback("after_predict")
+            self.get_loss()
+            self.callback("after_loss")
+            if self.training:
+                self._update()
+        finally:  # the graph must not outlive the batch
+            self.preds, self.loss = detach(self.preds), detach(self.loss)
+            if self.loss_parts:
+                self.loss_parts = detach(self.loss_parts)
+
+    def _update(self) -> None:
+        self._backward_began = self._backward_ran = settled = False
+        try:
+            self._one_backward()
+            if self._backward_ran:
+                self._one_step()
+            settled = (
+                True  # stepped and cleared, or CancelStepException asked to keep the gradients
+            )
+        finally:
+            if (
+                self._backward_began
+                and not (settled and self._backward_ran)
+                and not self.grads_held
+            ):
+                self._clear_grads()
+
+    @with_cbs("backward")
+    def _one_backward(self) -> None:
+        self._backward_began = True
+        self.backward()
+        self._backward_ran = True
+
+    @with_cbs("step", after=False)
+    def _one_step(self) -> None:
+        self.step()
+        self.steps_done += 1
+        try:
+            self.callback("after_step")
+        finally:  # whatever follows a step, its gradients are spent
+            self.zero_grad()
+
+    # ---- fit ----
+
+    def fit(
+        self,
+        n_epochs: int | None = None,
+        train: bool = True,
+        valid: bool = True,
+        cbs: Any = None,
+        lr: float | None = None,
+        *,
+        n_steps: int | None = None,
+        valid_every: Any = None,
+        reset_opt: bool = True,
+        on_interrupt: str = "raise",
+    ) -> None:
+        """Train and validate.
+
+        Args:
+            n_epochs: full passes over the training data; 1 where neither this nor `n_steps` is given.
+            train: False to only validate.
+            valid: False to only train.
+            cbs: callbacks for this fit only.
+            lr: learning rate for this fit only.
+            n_steps: updates in all, over as many passes as it takes.
+            valid_every: validate after every k epochs, or after every k updates with `(k, "step")`.
+            reset_opt: False to go on with the optimizer of the fit before.
+            on_interrupt: "raise" to pass Ctrl-C on after all clean-up, "stop" to return normally with
+                `learn.interrupted` set.
+
+        Raises:
+            MissingActionError, ActionConflictError: an action has no owner or several.
+            ValueError: a loader is missing or empty, or an argument does not make sense.
+        """
+        if self.levels:
+            raise RuntimeError("a fit of this Learner is running; use learn.validate() inside it")
+        if on_interrupt not in ("raise", "stop"):
+            raise ValueError(f"on_interrupt is 'raise' or 'stop', got {on_interrupt!r}")
+        plan = Plan.of(n_epochs, n_steps, valid_every)
+        added = [cb for cb in as_callbacks(cbs) if not any(cb is mine for mine in self.cbs)]
+        self.cbs.extend(added)
+        try:
+            with preserved_modes(self.model):
+                valid = self._begin(plan, train, valid, self.lr if lr is None else lr, reset_opt)
+                self._fit(train, valid)
+        except KeyboardInterrupt:
+            self.interrupted = True
+            if on_interrupt == "raise":
+                raise
+        finally:
+            self._end(added)
+
+    def _begin(
+        self, plan: Plan, train: bool, valid: bool, lr: float | None, reset_opt: bool
+    ) -> bool:
+        """Check and set all that the fit needs; return whether it validates."""
+        valid = valid and (not train or pick_loader(self.dls, False) is not None)
+        for phase, wanted in ((True, train), (False, valid)):
+            if wanted:
+                check_loader(pick_loader(self.dls, phase), phase)
+        if plan.n_steps is not None and not train:
+            raise ValueError("n_steps counts updates, and train=False makes none; give n_epochs")
+        self.plan, self.n_epochs, self.epochs = plan, plan.n_epochs, plan.epochs(self)
+        self.n_batches = n_batches(pick_loader(self.dls, True)) if train else None
+        self.batches_per_step, self.steps_done = 1, 0
+        self.epoch = self.iter = self.batch = self.preds = None
+        self.loss = self.loss_parts = self.stream = None
+        self.history, self.row, self.interrupted, self.grads_held = History(), {}, False, False
+        self._resolve()
+        check_owners(self, self._owners, train)
+        if train:
+            self._make_opt(lr, reset_opt)
+            self._clear_grads()
+        return valid
+
+    def _make_opt(self, lr: float | None, reset_opt: bool) -> None:
+        if self._opt_given or self.opt_func is None or not (reset_opt or self.opt is None):
+            return
+        if lr is None:
+            raise ValueError(
+                "training needs a learning rate: Learner(..., lr=0.01) or fit(..., lr=0.01)"
+            )
+        self.opt = self.opt_func(self.model.parameters(), lr)
+
+    def _end(self, added: list[Any]) -> None:
+        """Leave nothing of the fit behind but its results."""
+        if self.stream is not None:
+            self.stream.close()
+        self._clear_grads()
+        self._unbind()
+        self.training = False
+        self.cbs[:] = [cb for cb in self.cbs if not any(cb is temporary for temporary in added)]
+
+    def _clear_grads(self) -> None:
+        params = [p for group in getattr(self.opt, "param_groups", ()) for p in group["params"]]
+        if isinstance(self.model, nn.Module):
+            params += self.model.parameters()
+        for p in params:
+            p.grad = None
+
+    @contextmanager
+    def _batches(self) -> Iterator[Iterable[Any]]:
+        """Open the loader for one pass; its iterator and workers are let go however the pass ends."""
+        self.pass_length = n_batches(self.dl)
+        if not self.training:
+            stream = batches = Stream(self.dl, "validation")
+        else:
+            if self.stream is None or not self.plan.cuts:
+                self.stream = Stream(self.dl, "training")
+            stream, batches = self.stream, self.plan.batches(self)
+        try:
+            yield batches
+        finally:
+            if not (self.training and self.plan.cuts):
+                stream.close()
+
+    @contextmanager
+    def _history_row(self) -> Iterator[None]:
+        """Collect a row of history; errors and interrupts leave no half row."""
+        self.row, start = {}, time.perf_counter()
+        try:
+            yield
+        except CancelException:
+            self._keep_row(start)
+            raise
+        self._keep_row(start)
+
+    def _keep_row(self, start: float) -> None:
+        counters = {
+            "epoch": self.epoch,
+            "steps": self.steps_done,
+            "time": time.perf_counter() - start,
+        }
+        self.row = in_order(counters | self.row)
+        self.history.append(self.row)
+
+    # ---- what is known ----
+
+    @property
+    def n_items(self) -> Any:
+        """The number of items in the batch: what `count` says, else the batch size."""
+        return batch_size(self.batch) if self.count is None else self.count(self.batch)
+
+    @property
+    def n_steps(self) -> int | None:
+        """The updates that this fit will make in all, None when unknown."""
+        return self.plan and self.plan.total_steps(self.n_batches, self.batches_per_step)
+
+    @property
+    def is_last(self) -> bool | None:
+        """Whether the batch is the last of its pass, None when unknown."""
+        return self.plan and self.plan.is_last(self)
+
+    def free(self) -> None:
+        """Drop what stays readable after a fit: `batch`, `preds`, `loss` and `opt`."""
+        self.batch = self.preds = self.loss = None
+        self.opt = self.opt if self._opt_given else None
+
+    def explain(self) -> None:
+        """Show what runs when: every event, who handles it in which order, who owns each action."""
+        show(explain_text(self))
+
+    def __repr__(self) -> str:
+        """Show the parts and, in order, the callbacks that will run."""
+        cbs = ", ".join(repr(cb) for cb in self.cbs) or "none"
+        opt = self.opt if self.opt is not None else self.opt_func
+        return (
+            f"{type(self).__name__}({type(self.model).__name__}, lr={self.lr})\n"
+            f"  loss: {_name(self.loss_func)}\n  opt:  {_name(opt)}\n  data: {self.dls!r}\n  cbs:  {cbs}"
+        )
+
+
+def _name(x: Any) -> str:
+    if isinstance(x, partial):
+        return f"{_name(x.func)}({', '.join(f'{k}={v!r}' for k, v in x.keywords.items())})"
+    return getattr(x, "__name__", type(x).__name__)

@@ -1,0 +1,84 @@
+"""Random states: set them, keep them, put them back (R10).
+
+Stands on torch. numpy is touched only where somebody imported it.
+"""
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+
+SEED_RANGE = 2**32  # numpy takes no larger seed
+
+
+class RandomStates(NamedTuple):
+    """The states of Python, numpy (None where it is not imported), torch, and each CUDA or MPS device."""
+
+    python: tuple
+    numpy: Any
+    torch: torch.Tensor
+    device: Any
+
+
+def set_seed(seed: int, deterministic: bool = False) -> None:
+    """Seed Python, numpy and torch on every device.
+
+    Args:
+        seed: any non-negative integer.
+        deterministic: also make cuDNN deterministic for the rest of the process; `DeterministicCB`
+            does so for one fit only and puts the flags back.
+    """
+    random.seed(seed)
+    torch.manual_seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % SEED_RANGE)
+    if deterministic:
+        torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.benchmark = False
+
+
+def random_states() -> RandomStates:
+    """Return a snapshot of all global random states."""
+    numpy = sys.modules.get("numpy")
+    return RandomStates(
+        random.getstate(),
+        numpy.random.get_state() if numpy is not None else None,
+        torch.get_rng_state(),
+        _device_states(),
+    )
+
+
+def restore_random_states(states: RandomStates) -> None:
+    """Put all global random states back to a snapshot of `random_states`."""
+    random.setstate(states.python)
+    torch.set_rng_state(states.torch)
+    if states.numpy is not None:
+        sys.modules["numpy"].random.set_state(states.numpy)
+    if states.device is None:
+        return
+    if torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(states.device)
+    else:
+        torch.mps.set_rng_state(states.device)
+
+
+@contextmanager
+def preserved_random_states() -> Iterator[None]:
+    """Leave the global random states as they were met, whatever the block draws or raises."""
+    states = random_states()
+    try:
+        yield
+    finally:
+        restore_random_states(states)
+
+
+def _device_states() -> Any:
+    # asking an uninitialised CUDA context would create one on every device
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return torch.cuda.get_rng_state_all()
+    if torch.backends.mps.is_available():
+        return torch.mps.get_rng_state()
+    return None
