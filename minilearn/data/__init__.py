@@ -1,4 +1,4 @@
-"""Data: loaders that can be repeated to the bit, Hugging Face data sets, a sample of Fashion-MNIST."""
+"""Data: loaders that repeat to the bit, Hugging Face data sets, a sample of Fashion-MNIST."""
 
 from .building import Dataset, get_dls
 from .fashion_mnist import fashion_mnist

@@ -129,7 +129,7 @@ def check_not_empty(
 
 
 def _tensors_of(ds: Any) -> Sequence[Tensor]:
-    """Return the tensors that make up a data set, or nothing where it may do more than index them."""
+    """Return the tensors of a data set that only indexes them, else nothing."""
     arrays = {Dataset: "arrays", TensorDataset: "tensors"}.get(type(ds))
     tensors = getattr(ds, arrays) if arrays else ()
     return tensors if all(isinstance(t, Tensor) for t in tensors) else ()

@@ -125,8 +125,8 @@ def decode_pictures(
     if size > limit:
         raise MemoryError(
             f"the {n:,} pictures of column {key!r} take {size / 2**30:.1f} GiB when decoded, above "
-            f"{limit / 2**30:.1f}. Pass cache=True to keep them all the same, or decode them batch by "
-            "batch in ds.with_transform(f)."
+            f"{limit / 2**30:.1f}. Pass cache=True to keep them all the same, or decode them "
+            "batch by batch in ds.with_transform(f)."
         )
     files = [row["bytes"] for row in rows]
     fits = first.shape[1] * first.shape[2] <= 64 * 64  # PIL is the faster one on large pictures

@@ -111,8 +111,8 @@ def _collate_column(key: str, values: list) -> Any:
         return default_collate(values)
     except (TypeError, RuntimeError) as e:
         raise type(e)(
-            f"cannot collate column {key!r}, values like {type(values[0]).__name__}: {e}. Turn them "
-            "into tensors of one shape in ds.with_transform(f), or leave the column out."
+            f"cannot collate column {key!r}, values like {type(values[0]).__name__}: {e}. Turn "
+            "them into tensors of one shape in ds.with_transform(f), or leave the column out."
         ) from e
 
 
@@ -168,12 +168,10 @@ def hub_loaders(
     cache: bool | None,
     **kwargs: Any,
 ) -> tuple[dict[str, ArrayLoader | DataLoader], Any, Any]:
-    """Make the loaders of `DataLoaders.from_dd`, which tells the rest.
+    """Make the loaders of `DataLoaders.from_dd`, which explains the options.
 
-    Args:
-        data: data sets by role (`train`, `valid`, `test`).
-        passes: by role, the arguments of `make_loader`: split, batch_size, shuffle, drop_last,
-            seed.
+    `data` holds data sets by role (`train`, `valid`, ...), `passes` by role what `make_loader` takes
+    besides: split, batch_size, shuffle, drop_last, seed.
 
     Returns:
         Loaders by role; mean and deviation that normalise the pictures, or None and None.
@@ -208,7 +206,7 @@ def hub_loaders(
 def _fit_scales(
     columns: Mapping[str, Mapping[str, Column]], pictures: Sequence[str], normalize: bool | tuple
 ) -> tuple[dict[str, Scale], Any, Any]:
-    """Return the scale of each picture column; their mean and deviation, a dict if there are many."""
+    """Return the scale of each picture column, and mean and deviation (dicts for several)."""
     stats = {}
     for key in pictures:
         channels = {role: part[key].shape[1] for role, part in columns.items()}
@@ -245,8 +243,8 @@ def _are_plain(data: Mapping[str, Any]) -> bool:
     if len(set(plain.values())) > 1:
         formatted = [split for split, is_plain in plain.items() if not is_plain]
         raise ValueError(
-            f"of the splits {list(data)}, only {formatted} have a format or transform of their own; "
-            "give all of them one by with_transform, so that they are scaled alike"
+            f"of the splits {list(data)}, only {formatted} have a format or transform of their "
+            "own; give all of them one by with_transform, so that they are scaled alike"
         )
     columns = {split: getattr(ds, "column_names", None) for split, ds in data.items()}
     if len({tuple(sorted(names or [])) for names in columns.values()}) > 1:

@@ -139,8 +139,8 @@ class DataLoaders:
             given = [_as_tensor(a) for a in (x_valid, y_valid) if a is not None]
             if len(given) != len(arrays):
                 raise ValueError(
-                    f"{len(arrays)} arrays for training and {len(given)} for validation; give x, y and "
-                    "x_valid, y_valid, or two data sets to DataLoaders.from_dsets"
+                    f"{len(arrays)} arrays for training and {len(given)} for validation; give x, y "
+                    "and x_valid, y_valid, or two data sets to DataLoaders.from_dsets"
                 )
             return cls.from_dsets(Dataset(*arrays), Dataset(*given), bs=bs, **kwargs)
         n, n_valid = len(Dataset(*arrays)), int(len(arrays[0]) * valid_pct)

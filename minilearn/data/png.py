@@ -18,11 +18,11 @@ import torch
 if TYPE_CHECKING:
     import numpy as np
 
-SIGNATURE = b"\x89PNG\r\n\x1a\n" COLOUR_CHANNELS = {0: 1, 2: 3, 4: 2, 6: 4}  # PNG colour type -> C:
-grey, RGB, grey + alpha, RGBA # Chunks that change no pixel. Texts may hold an orientation (which
-PIL-based readers apply): not here. HARMLESS = {b"gAMA", b"cHRM", b"sRGB", b"iCCP", b"sBIT",
-b"bKGD", b"pHYs", b"tIME"} GROUP = 16384  # pictures unfiltered together: enough to make numpy's
-calls cheap, 13 MB at 28 x 28
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+COLOUR_CHANNELS = {0: 1, 2: 3, 4: 2, 6: 4}  # PNG colour type -> C: grey, RGB, grey + alpha, RGBA
+# Chunks that change no pixel. Texts are not here: they may hold an orientation, which PIL obeys.
+HARMLESS = {b"gAMA", b"cHRM", b"sRGB", b"iCCP", b"sBIT", b"bKGD", b"pHYs", b"tIME"}
+GROUP = 16384  # pictures unfiltered together: enough to make numpy's calls cheap, 13 MB at 28 x 28
 
 
 def encode_pngs(pictures: np.ndarray, level: int = 1) -> Iterator[bytes]:

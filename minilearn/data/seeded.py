@@ -1,4 +1,4 @@
-"""Loaders whose every pass is fixed by (seed, epoch): its order, and the random numbers of each item.
+"""Loaders whose passes are fixed by (seed, epoch): order, and the random numbers of each item.
 
 `ArrayLoader` serves what lies in memory, whole batches at a time; `SeededLoader` is torch's
 DataLoader for data sets that are read item by item. A pass of either draws nothing from the global
