@@ -1,0 +1,28 @@
+"""Layers, models and initialisation: plain PyTorch modules that need nothing else from here."""
+
+from minilearn.nn.init import init_weights, lsuv, lsuv_init
+from minilearn.nn.layers import (
+    Dropout,
+    GeneralRelu,
+    GlobalAvgPool,
+    ResBlock,
+    act_gr,
+    cnn_layers,
+    conv,
+)
+from minilearn.nn.models import get_model, resnet
+
+__all__ = [
+    "Dropout",
+    "GeneralRelu",
+    "GlobalAvgPool",
+    "ResBlock",
+    "act_gr",
+    "cnn_layers",
+    "conv",
+    "get_model",
+    "init_weights",
+    "lsuv",
+    "lsuv_init",
+    "resnet",
+]

@@ -1,0 +1,247 @@
+"""Initialise weights: Kaiming for each layer, or LSUV, which measures real activations.
+
+Stands on torch and core.seed. For Xavier and the rest use `torch.nn.init`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from minilearn.core.seed import preserved_random_states
+
+__all__ = ["init_weights", "lsuv", "lsuv_init"]
+
+LAYERS = (nn.modules.conv._ConvNd, nn.Linear)
+NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+SOFTMAXES = (nn.Softmax, nn.LogSoftmax, nn.Softmax2d, nn.Softmin)  # of a mean that nobody can set
+
+
+@torch.no_grad()
+def init_weights(m: nn.Module, leaky: float = 0.0) -> None:
+    """Fill the weight of `m` by Kaiming's normal rule, if it is a convolution.
+
+    The standard deviation is sqrt(2 / (1 + leaky**2) / fan_in), so that activations keep their
+    size through layers of (leaky) ReLUs. Biases and other modules stay as they are. For a whole
+    model: `model.apply(init_weights)` or `model.apply(partial(init_weights, leaky=0.1))`.
+
+    Args:
+        m: any module; only `nn.Conv1d`, `nn.Conv2d` and `nn.Conv3d` change.
+        leaky: slope of the activation below 0.
+
+    Source: He et al. 2015, "Delving deep into rectifiers" (arXiv:1502.01852).
+    """
+    if isinstance(m, (nn.Conv1d, nn.Conv2d, nn.Conv3d)):
+        _assign(m, "weight", nn.init.kaiming_normal_(torch.empty_like(m.weight), a=leaky))
+
+
+def lsuv_init(
+    model: nn.Module,
+    m: nn.Module,
+    m_in: nn.Module,
+    xb: Tensor,
+    *,
+    tol: float = 1e-3,
+    max_steps: int = 100,
+) -> None:
+    """Rescale `m_in` until the output of `m` has mean 0 and standard deviation 1.
+
+    Args:
+        model: run on `xb` in its present mode without gradients; only `m_in` changes, in place.
+            Running statistics and the global random states are as before.
+        m: the module whose output is measured, usually the activation after `m_in`.
+        m_in: a layer with a weight and a bias. Without a bias only the deviation is set.
+        xb: one batch, shape (B, C, H, W), on the model's device.
+        tol: largest distance of mean and standard deviation from 0 and 1.
+        max_steps: largest number of corrections, each of which runs the model once.
+
+    Raises:
+        ValueError: the output is constant (nothing to scale), or not finite; `max_steps` did not
+            suffice; `m` does not run. `m_in` is then as it was.
+        TypeError: `m_in` has no weight.
+
+    Source: Mishkin & Matas 2015, "All you need is a good init" (arXiv:1511.06422).
+    """
+    _standardise(model, _Pair("m_in", m_in, m, call=-1), xb, tol, max_steps)
+
+
+def lsuv(model: nn.Module, xb: Tensor, *, tol: float = 1e-3, max_steps: int = 100) -> list[str]:
+    """Apply `lsuv_init` to each convolution and linear layer of `model`, in order of execution.
+
+    Each layer is measured after the activation that takes its output, or at its own output where
+    no activation module does. A layer that feeds a norm layer is left alone: that one sets mean and
+    deviation itself.
+
+    Args:
+        model: run on `xb` in its present mode, see `lsuv_init`.
+        xb: one batch, shape (B, C, H, W), on the model's device.
+        tol: as in `lsuv_init`, for each layer when its turn comes.
+        max_steps: as in `lsuv_init`, for each layer.
+
+    Returns:
+        The names of the layers that were rescaled.
+
+    Raises:
+        ValueError: as in `lsuv_init`, naming the layer; all layers are then as they were.
+    """
+    pairs = _pairs(model, xb)
+    with _all_or_nothing([pair.layer for pair in pairs]):
+        for pair in pairs:
+            _standardise(model, pair, xb, tol, max_steps)
+    return [pair.name for pair in pairs]
+
+
+class _Pair(NamedTuple):
+    """A layer to rescale, and the module whose output at its `call`-th run is measured."""
+
+    name: str
+    layer: nn.Module
+    measured: nn.Module
+    call: int
+
+
+def _standardise(model: nn.Module, pair: _Pair, xb: Tensor, tol: float, max_steps: int) -> None:
+    layer = pair.layer
+    centred = getattr(layer, "bias", None) is not None
+    with _all_or_nothing([layer]):
+        # Inside, as reading a weight under spectral norm changes its buffers.
+        if not torch.is_tensor(getattr(layer, "weight", None)):
+            raise TypeError(f"{layer} has no weight to rescale; pass a convolution or linear layer")
+        for _ in range(max_steps + 1):
+            mean, std = _measure(model, pair, xb)
+            if abs(std - 1) <= tol and (abs(mean) <= tol or not centred):
+                return
+            _correct(layer, mean, std, centred)
+        raise _failure(pair, f"does not settle in {max_steps} steps", mean, std)
+
+
+@torch.no_grad()
+def _correct(layer: nn.Module, mean: float, std: float, centred: bool) -> None:
+    # The bias is scaled along with the weight: without an activation one step is then exact.
+    if centred:
+        _assign(layer, "bias", (layer.bias - mean) / std)
+    _assign(layer, "weight", layer.weight / std)
+
+
+def _measure(model: nn.Module, pair: _Pair, xb: Tensor) -> tuple[float, float]:
+    """Return mean and standard deviation of what `pair.measured` puts out."""
+    outs: list[Tensor] = []
+    with pair.measured.register_forward_hook(lambda m, inp, out: outs.append(out.float())):
+        _run(model, xb)
+    if not outs:
+        raise ValueError(f"LSUV of {pair.name}: {pair.measured} does not run in this model.")
+    mean, std = outs[pair.call].mean().item(), outs[pair.call].std().item()
+    if not math.isfinite(mean + std) or std <= 1e-6 * abs(mean):
+        raise _failure(pair, "is constant or not finite", mean, std)
+    return mean, std
+
+
+def _failure(pair: _Pair, what: str, mean: float, std: float) -> ValueError:
+    return ValueError(
+        f"LSUV of {pair.name}: the output of {pair.measured} {what} (mean {mean:.4g}, deviation "
+        f"{std:.4g}). An activation without negative values, such as ReLU, cannot have mean 0: "
+        f"take act_gr. A norm layer between the two, or spectral norm, undoes the scaling. A layer "
+        f"before it may be dead or exploding: start with init_weights."
+    )
+
+
+@torch.no_grad()
+def _run(model: nn.Module, xb: Tensor) -> None:
+    """Run the model and leave its buffers and the global random states as they were."""
+    # The same random state at each run also gives the same dropout masks, or no end would be in
+    # sight for a model in train mode.
+    buffers = {name: b.clone() for name, b in model.named_buffers()}
+    try:
+        with preserved_random_states():
+            model(xb)
+    finally:
+        for name, b in model.named_buffers():
+            if name in buffers:
+                b.copy_(buffers[name])
+
+
+@contextmanager
+def _all_or_nothing(layers: list[nn.Module]) -> Iterator[None]:
+    """Put all parameters and buffers of `layers` back if the body fails."""
+    state = [t for layer in layers for t in (*layer.parameters(), *layer.buffers())]
+    before = [t.detach().clone() for t in state]
+    try:
+        yield
+    except BaseException:
+        with torch.no_grad():
+            for t, value in zip(state, before, strict=True):
+                t.copy_(value)
+        raise
+
+
+def _assign(m: nn.Module, name: str, value: Tensor) -> None:
+    """Set a parameter in place, through its parametrisation where it has one."""
+    if parametrize.is_parametrized(m, name):
+        setattr(m, name, value)
+    else:
+        getattr(m, name).copy_(value)
+
+
+class _Call(NamedTuple):
+    """One run of a module: its first input, its output, and how often it had run before."""
+
+    module: nn.Module
+    x: object
+    out: object
+    index: int
+
+
+def _trace(model: nn.Module, xb: Tensor) -> list[_Call]:
+    """Run the model once and list the calls of its layers and leaf modules, as they ended."""
+    calls: list[_Call] = []
+
+    def record(m: nn.Module, inp: tuple, out: object) -> None:
+        index = sum(call.module is m for call in calls)
+        calls.append(_Call(m, inp[0] if inp else None, out, index))
+
+    with ExitStack() as stack:
+        for m in model.modules():
+            # A layer with a parametrised weight has children.
+            if isinstance(m, LAYERS) or not any(m.children()):
+                stack.enter_context(m.register_forward_hook(record))
+        _run(model, xb)
+    return calls
+
+
+def _pairs(model: nn.Module, xb: Tensor) -> list[_Pair]:
+    """Find the layers to rescale, each once, and where to measure them."""
+    names = {m: name for name, m in model.named_modules()}
+    calls, pairs = _trace(model, xb), []
+    for i, call in enumerate(calls):
+        if not isinstance(call.module, LAYERS) or call.index > 0:
+            continue
+        end = _taker(calls, i)
+        if end is None or not isinstance(end.module, NORMS):
+            at = end if end is not None and _is_activation(end) else call
+            pairs.append(_Pair(names[call.module], call.module, at.module, at.index))
+    return pairs
+
+
+def _taker(calls: list[_Call], i: int) -> _Call | None:
+    """Follow the output of call `i` through pooling and the like to what makes use of it."""
+    x = calls[i].out
+    for call in calls[i + 1 :]:
+        if call.x is x:
+            if isinstance(call.module, LAYERS + NORMS) or _is_activation(call):
+                return call
+            x = call.out
+    return None
+
+
+def _is_activation(call: _Call) -> bool:
+    m, home = call.module, type(call.module).__module__
+    if home.startswith("torch.nn."):
+        return home == "torch.nn.modules.activation" and not isinstance(m, SOFTMAXES)
+    same_shape = getattr(call.x, "shape", None) == getattr(call.out, "shape", 0)
+    return same_shape and not any(True for _ in m.parameters())
