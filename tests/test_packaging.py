@@ -78,6 +78,8 @@ def test_constraints_name_no_host_and_no_file():
 
 # The import name, where it is not the name of the distribution.
 DISTRIBUTION = {"PIL": "pillow"}
+# Looked for only where it is running already, in a notebook.
+BROUGHT_BY_THE_NOTEBOOK = {"IPython"}
 
 
 def comes_with(requirement: Requirement) -> set[str]:
@@ -89,6 +91,7 @@ def comes_with(requirement: Requirement) -> set[str]:
 def test_every_import_of_the_package_is_installed_with_it():
     files = list((ROOT / "minilearn").rglob("*.py"))
     used = set().union(*map(top_imports, files)) - {*sys.stdlib_module_names, "minilearn"}
+    used -= BROUGHT_BY_THE_NOTEBOOK
     declared = {requirement.name for requirement in ALL if requirement not in EXTRAS["dev"]}
     installed = declared.union(*map(comes_with, REQUIRED))
     assert {DISTRIBUTION.get(name, name) for name in used} <= installed
