@@ -25,15 +25,16 @@ if TYPE_CHECKING:
 class TrainCB(Callback):
     """Train a model in the usual way; subclasses replace single actions.
 
-    A tuple or list is split into inputs and targets: `model(*inputs)`, `loss_func(preds, *targets)`. Of
-    a dict, the named `inputs` and `targets` are passed by position; where no inputs are named, all but
-    the targets go to the model as keywords. With `loss_func=None` the model brings its loss: it returns
-    a scalar, a dict of losses (added up; each part is a column of the history), `(preds, loss)`, or an
-    object with `loss` and `logits`.
+    A tuple or list is split into inputs and targets: `model(*inputs)`, `loss_func(preds,
+    *targets)`. Of a dict, the named `inputs` and `targets` are passed by position; where no inputs
+    are named, all but the targets go to the model as keywords. With `loss_func=None` the model
+    brings its loss: it returns a scalar, a dict of losses (added up; each part is a column of the
+    history), `(preds, loss)`, or an object with `loss` and `logits`.
 
     Args:
         n_inp: how many items of a tuple batch are inputs; 1 when it is not given.
-        inputs: keys of a dict batch for the model, one or several; a dict maps the model's keywords to keys.
+        inputs: keys of a dict batch for the model, one or several; a dict maps the model's keywords
+            to keys.
         targets: keys of a dict batch for the loss, one or several.
 
     Events: predict, get_loss, backward, step, zero_grad
@@ -62,7 +63,7 @@ class TrainCB(Callback):
         learn.preds = learn.model(*args, **keywords)
 
     def get_loss(self, learn: Learner) -> None:
-        """Compute the loss of the predictions; without a loss function take the one the model made."""
+        """Compute the loss; without a loss function take the one that the model made."""
         if learn.loss_func is None:
             learn.preds, loss = own_loss(learn.preds)
         else:
@@ -136,7 +137,8 @@ def own_loss(output: Any) -> tuple[Any, Tensor | dict[str, Tensor]]:
     """Return (predictions, loss) of a model that computes its loss itself.
 
     Args:
-        output: a scalar, a dict of scalars, `(preds, loss)`, or an object or dict with `loss` (and `logits`).
+        output: a scalar, a dict of scalars, `(preds, loss)`, or an object or dict with `loss` (and
+            `logits`).
 
     Raises:
         TypeError: no loss can be found in it.
@@ -152,8 +154,9 @@ def own_loss(output: Any) -> tuple[Any, Tensor | dict[str, Tensor]]:
     if isinstance(output, (tuple, list)) and len(output) == 2 and _is_scalar(output[1]):
         return output[0], output[1]
     raise TypeError(
-        f"with loss_func=None the model must return its loss; it returned {describe(output)}. Return a "
-        "scalar, a dict of losses, (preds, loss), an object with .loss, or give the Learner a loss_func."
+        f"with loss_func=None the model must return its loss; it returned {describe(output)}. "
+        "Return a scalar, a dict of losses, (preds, loss), an object with .loss, or give the Learner "
+        "a loss_func."
     )
 
 

@@ -78,14 +78,14 @@ def check_owners(learn: Learner, owners: dict[str, Owner], training: bool) -> No
         if action not in owners:
             names = ", ".join(type(cb).__name__ for cb in learn.cbs) or "none"
             raise MissingActionError(
-                f"nothing answers {action!r}; callbacks are: {names}. Add TrainCB(), use a TrainLearner, "
-                f"or add a callback with a method {action}(self, learn)."
+                f"nothing answers {action!r}; callbacks are: {names}. Add TrainCB(), use a "
+                f"TrainLearner, or add a callback with a method {action}(self, learn)."
             )
         _check_signature(action, owners[action], learn)
 
 
 def bind(action: str, owner: Owner, learn: Learner) -> Callable[[], Any]:
-    """Return what the loop calls for `action`: the owner's method, errors with their place noted."""
+    """Return what the loop calls for `action`; errors get their place noted."""
     method, args = owner.method, () if owner.who is learn else (learn,)
 
     def answer() -> Any:

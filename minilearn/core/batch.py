@@ -1,7 +1,7 @@
 """Batches of any structure: walk them, move them, count their items.
 
-Stands on torch only. A batch may nest dicts, lists, tuples, named tuples and dataclasses; what is not
-a tensor is left alone.
+Stands on torch only. A batch may nest dicts, lists, tuples, named tuples and dataclasses; what is
+not a tensor is left alone.
 """
 
 import copy
@@ -19,8 +19,9 @@ def map_batch(f: Callable[[Any], Any], batch: Any) -> Any:
     """Apply `f` to every tensor of `batch` and keep the structure around them.
 
     Containers are made anew, with their own types and names; strings, numbers and None are returned
-    as the same objects, and so is a container in which `f` changed nothing but tensors it returned as
-    they were. Objects that have a method `to` (a `PackedSequence`, a `BatchEncoding`) go to `f` too.
+    as the same objects, and so is a container in which `f` changed nothing but tensors it returned
+    as they were. Objects that have a method `to` (a `PackedSequence`, a `BatchEncoding`) go to `f`
+    too.
 
     Args:
         f: takes a tensor (or an object with `to`) and returns what stands in its place.
@@ -127,7 +128,8 @@ def describe(batch: Any, depth: int = 3) -> str:
 def default_device() -> torch.device:
     """Return the device to use when none is named.
 
-    The environment variable `MINILEARN_DEVICE` wins; else CUDA (the process's own under torchrun), MPS, CPU.
+    The environment variable `MINILEARN_DEVICE` wins; else CUDA (the process's own under torchrun),
+    MPS, CPU.
     """
     if name := os.environ.get("MINILEARN_DEVICE"):
         return torch.device(name)

@@ -1,7 +1,7 @@
 """The callback and how events reach it.
 
-Stands on events, exceptions and batch. A callback is any object with methods named after events; the
-base class adds an order and the check of names.
+Stands on events, exceptions and batch. A callback is any object with methods named after events;
+the base class adds an order and the check of names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class Callback:
     """Base of all callbacks: define methods named after events, each takes the Learner.
 
     Listen to an event by its name (`def after_batch(self, learn)`), answer an action by its name
-    (`def predict(self, learn)`), steer by raising a `CancelXException`. Results stay on the callback
+    (`def predict(self, learn)`), steer by raising a `CancelXException`. Results stay on the
+    callback
     and are found by type: `learn.find(MyCB)`.
 
     Raises:
@@ -58,7 +59,7 @@ def order_of(cb: Any) -> int:
 
 
 def as_callbacks(cbs: Any) -> list[Any]:
-    """Return a new list of callbacks from None, one callback, a class, or any collection of those."""
+    """Return a new list of callbacks from None, one callback, a class, or a collection."""
     if cbs is None:
         return []
     if isinstance(cbs, type) or not isinstance(cbs, Iterable) or isinstance(cbs, Callback):

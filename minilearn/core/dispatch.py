@@ -53,8 +53,8 @@ class Dispatch:
             return
         running = ", ".join(self.levels) or "none"
         raise RuntimeError(
-            f"{type(error).__name__} was raised in {owner_name(handler)}.{event}, but no {level} is "
-            f"running there (running: {running}). Cancel a level that is running."
+            f"{type(error).__name__} was raised in {owner_name(handler)}.{event}, but no {level} "
+            f"is running there (running: {running}). Cancel a level that is running."
         ) from error
 
     def _resolve(self) -> None:
@@ -66,7 +66,7 @@ class Dispatch:
             self.__dict__[action] = bind(action, owner, self)
 
     def _resolve_late(self, event: str) -> tuple[Handler, ...]:
-        """Resolve outside a fit, where callbacks may change without a word; or a level made in mid-fit."""
+        """Resolve outside a fit, where callbacks may change unannounced; or a new level's event."""
         check_event(event)
         table = handler_table(self.cbs)
         if "fit" in self.levels:

@@ -63,7 +63,8 @@ def register_level(level: str) -> type[BaseException]:
     """Declare a level of the user's own, so that callbacks may name its events.
 
     Args:
-        level: a name such as "stage"; its events are `before_stage`, `after_stage`, `cleanup_stage`.
+        level: a name such as "stage"; its events are `before_stage`, `after_stage`,
+            `cleanup_stage`.
 
     Returns:
         The exception that cancels the level, here `CancelStageException`. Known levels keep theirs.
@@ -100,8 +101,9 @@ class with_cbs:
     """Give a method the shape of a level: `before_X`, the body, `after_X`, and always `cleanup_X`.
 
     The method keeps its name, docstring and return value. A `CancelXException` skips the rest,
-    `after_X` included, and makes the method return None. An error in a clean-up never hides the first.
-    The object needs nothing but a method `callback(event)`; `levels` and `error` are set on it.
+    `after_X` included, and makes the method return None. An error in a clean-up never hides the
+    first. The object needs nothing but a method `callback(event)`; `levels` and `error` are set on
+    it.
 
     Args:
         level: the name X; an unknown one is registered. A class `CancelXException` that you define
@@ -145,7 +147,7 @@ class with_cbs:
 
 
 def own_cancels(level: str, f: Callable) -> tuple[type[BaseException], ...]:
-    """Return what cancels `level`: the registered class, and one of that name where `f` was written."""
+    """Return what cancels `level`: the registered class, and one so named where `f` was written."""
     cancel = CANCELS[level]
     theirs = getattr(f, "__globals__", {}).get(cancel.__name__)
     return (cancel, theirs) if isinstance(theirs, type) else (cancel,)

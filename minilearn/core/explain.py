@@ -86,8 +86,9 @@ class Explanation(str):
 
     def _repr_html_(self) -> str:
         cells = "".join(
-            f"<tr><td style='text-align:left;padding-left:{1.5 * indent}em'><code>{html.escape(name)}</code>"
-            f"</td><td style='text-align:left'>{html.escape(who)}</td></tr>"
+            f"<tr><td style='text-align:left;padding-left:{1.5 * indent}em'>"
+            f"<code>{html.escape(name)}</code></td>"
+            f"<td style='text-align:left'>{html.escape(who)}</td></tr>"
             for indent, name, who in self.rows
         )
         return f"<table><caption>{html.escape(self.title)}</caption>{cells}</table>"

@@ -17,7 +17,7 @@ FIRST = ("epoch", "steps", "train_loss", "valid_loss")
 
 
 def in_order(row: dict[str, Any]) -> dict[str, Any]:
-    """Return `row` with its columns in the order of a history: counters, losses, training, rest, time."""
+    """Return `row` in column order: counters, losses, training, validation, time."""
 
     def rank(name: str) -> int:
         if name in FIRST:
@@ -30,9 +30,9 @@ def in_order(row: dict[str, Any]) -> dict[str, Any]:
 class History(list):
     """A list of rows, one dict a round, that can also be read by column.
 
-    Columns are `epoch` (full passes before this round's end), `steps` (updates so far), `train_loss`,
-    `valid_loss`, `train_<name>` and `<name>` for each metric (the latter from the validation), and
-    `time` (seconds). A round without a validation lacks its columns.
+    Columns are `epoch` (full passes before this round's end), `steps` (updates so far),
+    `train_loss`, `valid_loss`, `train_<name>` and `<name>` for each metric (the latter from the
+    validation), and `time` (seconds). A round without a validation lacks its columns.
 
     >>> learn.history["valid_loss"]
     [0.52, 0.44, 0.41]

@@ -33,15 +33,16 @@ class Learner(Dispatch):
 
     Args:
         model: an `nn.Module`, or any callable.
-        dls: a `DataLoaders`, or a tuple or dict of a training and a validation loader; a loader is any
-            iterable of batches.
+        dls: a `DataLoaders`, or a tuple or dict of a training and a validation loader; a loader is
+            any iterable of batches.
         loss_func: takes predictions and targets, returns a scalar tensor.
         lr: learning rate; None is fine until a fit needs it.
         cbs: a callback, a class of one, or a collection of them. The list is copied.
         opt_func: called as `opt_func(parameters, lr)` for each fit; None keeps `opt`.
         opt: a ready optimizer, kept for all fits.
         metrics: short for `cbs=[TrainCB(), DeviceCB(), MetricsCB(metrics), ProgressCB()]`.
-        count: takes a batch, returns its number of items where that is not the batch size (tokens, say).
+        count: takes a batch, returns its number of items where that is not the batch size (tokens,
+            say).
     """
 
     # given
@@ -111,7 +112,7 @@ class Learner(Dispatch):
     @with_cbs("fit")
     def _fit(self, train: bool, valid: bool) -> None:
         self._frozen = frozen_modules(self.model)
-        for self.epoch in self.epochs:
+        for self.epoch in self.epochs:  # noqa: B020
             self._one_round(train, valid)
 
     @with_cbs("round")
@@ -199,7 +200,8 @@ class Learner(Dispatch):
         """Train and validate.
 
         Args:
-            n_epochs: full passes over the training data; 1 where neither this nor `n_steps` is given.
+            n_epochs: full passes over the training data; 1 where neither this nor `n_steps` is
+                given.
             train: False to only validate.
             valid: False to only train.
             cbs: callbacks for this fit only.
@@ -207,8 +209,8 @@ class Learner(Dispatch):
             n_steps: updates in all, over as many passes as it takes.
             valid_every: validate after every k epochs, or after every k updates with `(k, "step")`.
             reset_opt: False to go on with the optimizer of the fit before.
-            on_interrupt: "raise" to pass Ctrl-C on after all clean-up, "stop" to return normally with
-                `learn.interrupted` set.
+            on_interrupt: "raise" to pass Ctrl-C on after all clean-up, "stop" to return normally
+                with `learn.interrupted` set.
 
         Raises:
             MissingActionError, ActionConflictError: an action has no owner or several.
@@ -282,7 +284,7 @@ class Learner(Dispatch):
 
     @contextmanager
     def _batches(self) -> Iterator[Iterable[Any]]:
-        """Open the loader for one pass; its iterator and workers are let go however the pass ends."""
+        """Open the loader for one pass; its workers are let go however the pass ends."""
         self.pass_length = n_batches(self.dl)
         if not self.training:
             stream = batches = Stream(self.dl, "validation")
@@ -348,7 +350,8 @@ class Learner(Dispatch):
         opt = self.opt if self.opt is not None else self.opt_func
         return (
             f"{type(self).__name__}({type(self.model).__name__}, lr={self.lr})\n"
-            f"  loss: {_name(self.loss_func)}\n  opt:  {_name(opt)}\n  data: {self.dls!r}\n  cbs:  {cbs}"
+            f"  loss: {_name(self.loss_func)}\n  opt:  {_name(opt)}\n"
+            f"  data: {self.dls!r}\n  cbs:  {cbs}"
         )
 
 

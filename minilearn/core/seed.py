@@ -15,7 +15,7 @@ SEED_RANGE = 2**32  # numpy takes no larger seed
 
 
 class RandomStates(NamedTuple):
-    """The states of Python, numpy (None where it is not imported), torch, and each CUDA or MPS device."""
+    """The states of Python, numpy (None where not imported), torch, and the CUDA or MPS devices."""
 
     python: tuple
     numpy: Any

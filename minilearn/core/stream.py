@@ -25,7 +25,8 @@ def pick_loader(dls: Any, training: bool) -> Any:
     """Return the training or validation loader of `dls`, None where there is none.
 
     Args:
-        dls: an object with `train` and `valid`, a Mapping with these keys, or a tuple or list of both.
+        dls: an object with `train` and `valid`, a Mapping with these keys, or a tuple or list of
+            both.
         training: which of the two.
     """
     name, position = ("train", 0) if training else ("valid", 1)
@@ -69,7 +70,7 @@ def no_batches(dl: Any, phase: str) -> str:
 
 
 def set_epoch(dl: Any, epoch: int) -> None:
-    """Tell samplers and streams that shuffle by epoch (as in torch.distributed) which one begins."""
+    """Tell samplers that shuffle by epoch, as torch.distributed's do, which one begins."""
     for owner in (getattr(dl, name, None) for name in ("sampler", "batch_sampler", "dataset")):
         if hasattr(owner, "set_epoch"):
             owner.set_epoch(epoch)
@@ -98,7 +99,7 @@ class Stream:
             self._batches = self._draw()
         while self._peeked:
             yield self._peeked.pop()
-        for batch in self._batches:
+        for batch in self._batches:  # noqa: UP028  `yield from` would close it with this pass
             yield batch
         self._finish()
 
@@ -152,8 +153,8 @@ class Stream:
         if declared is not None and self.taken > declared and self.passes == 1:
             warnings.warn(
                 f"the {self.phase} loader gave {self.taken} batches and declares {declared}: with "
-                "workers, an IterableDataset must share its work out (torch.utils.data.get_worker_info), "
-                "else every sample comes once a worker",
+                "workers, an IterableDataset must share its work out (see "
+                "torch.utils.data.get_worker_info), else every sample comes once a worker",
                 stacklevel=2,
             )
 
@@ -173,7 +174,8 @@ class Plan:
         n_epochs: full passes over the training data, None where `n_steps` decides.
         n_steps: updates in all, None where `n_epochs` decides.
         every: validate after so many `unit`s.
-        unit: "epoch" or "step". With "step" the stream of batches is cut into passes of `every` updates.
+        unit: "epoch" or "step". With "step" the stream of batches is cut into passes of `every`
+            updates.
     """
 
     n_epochs: int | None
@@ -241,7 +243,7 @@ class Plan:
         return self.n_steps is None and stream.exhausted() and stream.passes == self.n_epochs
 
     def batches(self, learn: Learner) -> Iterator[Any]:
-        """Yield the batches of one training pass: to the end of the data, or to the update that ends it."""
+        """Yield the batches of one training pass: to the end of the data, or to its last update."""
         stream, before = learn.stream, learn.steps_done
         stop = self.stop_after(before)
         while True:
@@ -256,7 +258,7 @@ class Plan:
             learn.epoch, before = stream.passes, learn.steps_done
 
     def check_progress(self, learn: Learner, before: int) -> None:
-        """Raise where `n_steps` would never be reached, because no update was made since `before`."""
+        """Raise where no update was made since `before`, so `n_steps` would never be reached."""
         if self.n_steps is not None and learn.steps_done == before:
             raise RuntimeError(
                 f"a whole pass made no update, so n_steps={self.n_steps} would never be reached "

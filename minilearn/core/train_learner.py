@@ -19,8 +19,8 @@ from .learner import Learner
 class TrainLearner(Learner):
     """A Learner that needs no TrainCB: `batch` is (inputs, targets).
 
-    Override an action to change the training; a callback that answers one (mixed precision, say) wins
-    over these defaults.
+    Override an action to change the training; a callback that answers one (mixed precision, say)
+    wins over these defaults.
     """
 
     def predict(self) -> None:
@@ -47,7 +47,8 @@ class TrainLearner(Learner):
 class MomentumLearner(TrainLearner):
     """Momentum by a trick for teaching: gradients are shrunk instead of cleared.
 
-    It carries gradients from batch to batch, so it goes with no accumulation and no gradient scaler.
+    It carries gradients from batch to batch, so it goes with no accumulation and no gradient
+    scaler.
 
     Args:
         mom: the share of the gradient that is carried on, 0 to 1.
