@@ -56,7 +56,7 @@ def _follow_parameters(opt: object) -> None:
     """Move state that an optimizer made before its parameters moved (Adagrad does) after them."""
     for p, state in getattr(opt, "state", {}).items():
         for name, value in state.items():
-            # a step counter stays on the CPU on purpose: only what is shaped like the parameter moves
+            # a step counter stays on the CPU on purpose: only what is shaped like p moves
             if (
                 isinstance(value, torch.Tensor)
                 and value.shape == p.shape

@@ -155,8 +155,8 @@ def own_loss(output: Any) -> tuple[Any, Tensor | dict[str, Tensor]]:
         return output[0], output[1]
     raise TypeError(
         f"with loss_func=None the model must return its loss; it returned {describe(output)}. "
-        "Return a scalar, a dict of losses, (preds, loss), an object with .loss, or give the Learner "
-        "a loss_func."
+        "Return a scalar, a dict of losses, (preds, loss) or an object with .loss, or give the "
+        "Learner a loss_func."
     )
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -72,7 +73,8 @@ class Learner(Dispatch):
     levels: tuple[str, ...] = ()  # the levels that are running, outermost first
     error: BaseException | None = None  # during a clean-up: what ended the level
     interrupted: bool = False  # the last fit was ended by Ctrl-C
-    depth: int = 0  # how many passes run inside another
+    depth: int = 0  # how many fits this one runs inside of
+    scratch: Path | None = None  # in a dry run: the folder that writers use in place of their own
 
     # within a batch
     iter: int | None = None  # number of the batch in its pass
@@ -81,6 +83,9 @@ class Learner(Dispatch):
     loss: Any = None
     loss_parts: dict[str, Any] | None = None  # where the loss is a sum of named parts
     grads_held: bool = False  # gradients of an open accumulation group outlive the batch
+
+    _frozen: list[nn.Module] = []  # modules that stay in eval mode
+    _grads: str = "none"  # of this batch: none, begun, ready, settled
 
     def __init__(
         self,
@@ -151,27 +156,21 @@ class Learner(Dispatch):
                 self.loss_parts = detach(self.loss_parts)
 
     def _update(self) -> None:
-        self._backward_began = self._backward_ran = settled = False
+        self._grads = "none"
         try:
             self._one_backward()
-            if self._backward_ran:
+            if self._grads == "ready":
                 self._one_step()
-            settled = (
-                True  # stepped and cleared, or CancelStepException asked to keep the gradients
-            )
+                self._grads = "settled"  # spent, or CancelStepException asked to keep them
         finally:
-            if (
-                self._backward_began
-                and not (settled and self._backward_ran)
-                and not self.grads_held
-            ):
+            if self._grads in ("begun", "ready") and not self.grads_held:
                 self._clear_grads()
 
     @with_cbs("backward")
     def _one_backward(self) -> None:
-        self._backward_began = True
+        self._grads = "begun"
         self.backward()
-        self._backward_ran = True
+        self._grads = "ready"
 
     @with_cbs("step", after=False)
     def _one_step(self) -> None:

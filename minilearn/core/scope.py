@@ -1,0 +1,173 @@
+"""Fits inside a fit: passes and probes that leave everything as they found it.
+
+Stands on batch, callback, events, exceptions, seed and stream.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from .callback import order_of
+from .events import ACTIONS, Order
+from .seed import preserved_random_states
+from .stream import pick_loader
+
+if TYPE_CHECKING:
+    from .learner import Learner
+
+SHAPES_BATCH = ("before_batch", "after_predict", "after_loss")
+
+
+def takes_part(cb: Any) -> bool:
+    """Return whether `cb` belongs to what a probe looks at: what prepares, trains or bends a batch.
+
+    `in_probe = True | False` on its class decides; else its order, or what it handles.
+    """
+    if (decided := getattr(cb, "in_probe", None)) is not None:
+        return decided
+    shapes = any(hasattr(cb, name) for name in (*ACTIONS, *SHAPES_BATCH))
+    return order_of(cb) <= Order.GRADIENT or shapes
+
+
+@contextmanager
+def inner(
+    learn: Learner, cbs: list[Any], *, train: Any = None, valid: Any = None, trains: bool = False
+) -> Iterator[None]:
+    """Make room for a fit of its own inside whatever `learn` is doing.
+
+    At the end, however it comes, these are as they were: the Learner's attributes, gradients, random
+    states, the place of loaders that can tell it, attributes and metric objects of `cbs`; and where
+    the fit trains, weights, buffers and the optimizer too.
+
+    Args:
+        learn: may be in the middle of a fit, or not.
+        cbs: the callbacks of the inner fit.
+        train: its training loader; the Learner's own when it is not given.
+        valid: its validation loader, likewise.
+        trains: whether weights may change.
+    """
+    loaders = [pick_loader(learn.dls, True), pick_loader(learn.dls, False)]
+    with ExitStack() as stack:
+        for undo in _undos(learn, cbs, loaders, trains):
+            stack.callback(undo)
+        stack.enter_context(preserved_random_states())
+        loaders = [given or own for given, own in zip((train, valid), loaders, strict=True)]
+        learn.dls = SimpleNamespace(train=loaders[0], valid=loaders[1])
+        learn.cbs, learn.depth, learn.levels, learn.error = list(cbs), learn.depth + 1, (), None
+        yield
+
+
+def _undos(learn: Learner, cbs: list[Any], loaders: list[Any], trains: bool) -> list[Callable]:
+    """Note how things are; return what puts each of them back."""
+    undos = [_undo_attributes(learn), _undo_grads(learn.model)]
+    undos += [_undo_attributes(cb) for cb in cbs]
+    undos += [_undo_place(dl) for dl in loaders]
+    if trains:
+        undos += [_undo_tensors(learn.model), _undo_opt(learn.opt)]
+    return undos
+
+
+def _undo_attributes(o: Any) -> Callable[[], None]:
+    """Keep the attributes of `o`, what its lists, dicts and sets hold, and its metric objects."""
+    if not hasattr(o, "__dict__"):
+        return lambda: None
+    saved = dict(vars(o))
+    held = [(v, copy.copy(v)) for v in saved.values() if type(v) in (list, dict, set)]
+    metrics = [v for v in saved.values() if hasattr(v, "compute") and hasattr(v, "reset")]
+    for mapping in (v for v in saved.values() if type(v) is dict):
+        metrics += [v for v in mapping.values() if hasattr(v, "compute") and hasattr(v, "reset")]
+    states = [
+        (metric, copy.deepcopy(vars(metric))) for metric in metrics if hasattr(metric, "__dict__")
+    ]
+
+    def undo() -> None:
+        vars(o).clear()
+        vars(o).update(saved)
+        for container, content in held:
+            container.clear()
+            container.extend(content) if isinstance(container, list) else container.update(content)
+        for metric, state in states:
+            vars(metric).update(state)
+
+    return undo
+
+
+def _undo_grads(model: Any) -> Callable[[], None]:
+    params = list(model.parameters()) if isinstance(model, nn.Module) else []
+    saved = [(p, p.grad) for p in params]
+
+    def undo() -> None:
+        for p, grad in saved:
+            p.grad = grad
+
+    return undo
+
+
+def _undo_place(dl: Any) -> Callable[[], None]:
+    """Keep where a loader and its generators are in their order of samples."""
+    owners = (dl, getattr(dl, "sampler", None), getattr(dl, "batch_sampler", None))
+    generators = [g for owner in owners if (g := getattr(owner, "generator", None)) is not None]
+    states = [(g, g.get_state()) for g in generators if isinstance(g, torch.Generator)]
+    place = (
+        dl.state_dict() if hasattr(dl, "state_dict") and hasattr(dl, "load_state_dict") else None
+    )
+
+    def undo() -> None:
+        for generator, state in states:
+            generator.set_state(state)
+        if place is not None:
+            dl.load_state_dict(place)
+
+    return undo
+
+
+def _undo_tensors(model: Any) -> Callable[[], None]:
+    """Keep the values of parameters and buffers, and what is attached to parameters."""
+    if not isinstance(model, nn.Module):
+        return lambda: None
+    params = [(p, p.detach().clone(), dict(vars(p))) for p in model.parameters()]
+    buffers = [
+        (module._buffers, name, buffer, buffer.clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
+
+    def undo() -> None:
+        # by `.data`: a graph of the outer batch must not see a change of version
+        for p, value, attributes in params:
+            p.data.copy_(value)
+            vars(p).clear()
+            vars(p).update(attributes)
+        for owner, name, buffer, value in buffers:
+            buffer.data.copy_(value)
+            owner[name] = buffer
+
+    return undo
+
+
+def _undo_opt(opt: Any) -> Callable[[], None]:
+    """Keep an optimizer's state and settings; its parameters stay the same objects."""
+    if opt is None:
+        return lambda: None
+    groups = getattr(opt, "param_groups", None)
+    if groups is None:  # a notebook's own optimizer: all its attributes but tensors that train
+        return _undo_attributes(opt)
+    memo = {id(p): p for group in groups for p in group["params"]}
+    settings, state = copy.deepcopy((list(groups), dict(opt.state)), memo)
+
+    def undo() -> None:
+        for group, saved in zip(groups, settings, strict=False):
+            group.clear()  # in place: schedules and recorders hold the groups
+            group.update(saved)
+        opt.state.clear()
+        opt.state.update(state)
+
+    return undo
