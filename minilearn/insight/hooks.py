@@ -1,0 +1,169 @@
+"""Forward and backward hooks that remove themselves.
+
+Stands on torch and core.batch.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any, Self
+
+from torch import Tensor, nn
+
+from minilearn.core.batch import tensors
+
+__all__ = ["Hook", "Hooks", "first_float"]
+
+
+class _Relay:
+    """What a module holds: a weak link to a Hook, so that the module keeps nothing alive.
+
+    Copies of the module, and pickles of it, get a relay without a hook: it does nothing.
+    """
+
+    def __init__(self, hook: Hook | None = None) -> None:
+        self.ref = (lambda: None) if hook is None else weakref.ref(hook)
+
+    def __call__(self, *args: object) -> None:
+        hook = self.ref()
+        if hook is not None:
+            hook(*args)
+
+    def __reduce__(self) -> tuple:
+        return _Relay, ()
+
+
+class Hook:
+    """Call a function each time that a module has run, until the hook is removed or deleted.
+
+    `f(hook, module, input, output)` may keep what it finds as attributes of `hook`. It observes:
+    its return value is ignored. A module that runs twice in a pass fires twice. Keep a reference:
+    a hook that nobody holds is gone at once.
+
+    Args:
+        m: the module.
+        f: the function; with `backward` it gets the gradients of input and output instead.
+        backward: fire in the backward pass.
+        every: fire at the first run of the module, then at each `every`-th one.
+
+    Raises:
+        TypeError: `m` is not a module.
+        ValueError: `every` is below 1.
+        RuntimeError: `m` is compiled, and would not see the hook.
+    """
+
+    _handle = None  # so that __del__ works after a failed constructor
+
+    def __init__(
+        self, m: nn.Module, f: Callable[..., Any], *, backward: bool = False, every: int = 1
+    ) -> None:
+        if not isinstance(m, nn.Module):
+            raise TypeError(f"a hook needs an nn.Module, got {type(m).__name__}: {m!r:.80}")
+        if every < 1:
+            raise ValueError(f"every must be at least 1, got {every}.")
+        _check_not_compiled(m)
+        self._f, self._every, self._runs = f, every, 0
+        register = m.register_full_backward_hook if backward else m.register_forward_hook
+        self._handle = register(_Relay(self))
+
+    def __call__(self, *args: object) -> None:
+        """Count a run of the module, and call the function if it is due."""
+        due = self._f is not None and self._runs % self._every == 0
+        self._runs += 1
+        if due:
+            self._f(self, *args)
+
+    def remove(self) -> None:
+        """Take the hook off the module; what it has recorded stays. A second call does nothing."""
+        if self._handle is not None:
+            self._handle.remove()
+        self._handle = self._f = None  # the function may hold a Learner
+
+    def __enter__(self) -> Self:
+        """Return the hook."""
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Remove the hook."""
+        self.remove()
+
+    def __del__(self) -> None:
+        """Remove the hook."""
+        self.remove()
+
+
+class Hooks(list):
+    """Hooks on several modules: a list, and a context manager that removes them all.
+
+    Deleting an element removes its hook. If one module is refused, none keeps a hook.
+
+    Args:
+        ms: modules; or one module, for its children (itself, where it has none).
+        f: called as `f(hook, module, input, output)`, see `Hook`.
+        backward: as in `Hook`.
+        every: as in `Hook`.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as in `Hook`.
+    """
+
+    def __init__(
+        self,
+        ms: nn.Module | Iterable[nn.Module],
+        f: Callable[..., Any],
+        *,
+        backward: bool = False,
+        every: int = 1,
+    ) -> None:
+        super().__init__()
+        try:
+            for m in _modules(ms):
+                self.append(Hook(m, f, backward=backward, every=every))
+        except BaseException:
+            self.remove()  # the traceback would keep them alive, and so attached
+            raise
+
+    def __delitem__(self, i: int | slice) -> None:
+        """Remove the hooks at `i`, then drop them from the list."""
+        for hook in self[i] if isinstance(i, slice) else [self[i]]:
+            hook.remove()
+        super().__delitem__(i)
+
+    def remove(self) -> None:
+        """Take all hooks off their modules; the list and what they have recorded stay."""
+        for hook in self:
+            hook.remove()
+
+    def __enter__(self) -> Self:
+        """Return the list."""
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Remove the hooks."""
+        self.remove()
+
+
+def first_float(x: object) -> Tensor | None:
+    """Return the first floating-point tensor in a nested structure, depth first, or None.
+
+    Args:
+        x: what a module returned: a tensor, None, or tuples, lists, dicts and dataclasses of such.
+    """
+    return next((t for t in tensors(x) if t.is_floating_point()), None)
+
+
+def _modules(ms: nn.Module | Iterable[nn.Module]) -> Iterable[nn.Module]:
+    if not isinstance(ms, nn.Module):
+        return ms
+    _check_not_compiled(ms)
+    return list(ms.children()) or [ms]
+
+
+def _check_not_compiled(m: nn.Module) -> None:
+    # torch.compile does not look for hooks that come later, nor say so.
+    if hasattr(m, "_orig_mod") or m._compiled_call_impl is not None:
+        raise RuntimeError(
+            f"{type(m).__name__} is compiled and does not see new hooks. Hook and run the model "
+            f"that you gave to torch.compile, or add the hooks before compiling."
+        )
