@@ -89,12 +89,11 @@ def check_event(name: str, where: str = "") -> None:
     """
     if name in EVENTS:
         return
-    near = difflib.get_close_matches(name, EVENTS, n=1)
+    near = difflib.get_close_matches(name, EVENTS, n=1, cutoff=0.8)
+    hint = f"did you mean {near[0]!r}? " if near else ""
     level = name.partition("_")[2] or name
-    hint = (
-        f"did you mean {near[0]!r}?" if near else f"is it your own? register_level({level!r}) first"
-    )
-    raise TypeError(f"{where}{name} is not an event; {hint}")
+    own = f"(a level of your own needs register_level({level!r}) first)"
+    raise TypeError(f"{where}{name} is not an event; {hint}{own}")
 
 
 class with_cbs:
