@@ -37,10 +37,10 @@ def is_blank(ax):
     return not ax.axison and not ax.get_images()
 
 
-@given(st.integers(1, 100))
-def test_grid_has_room_for_any_n_and_no_row_too_many(n):
-    rows, cols = _grid_shape(n, None, None)
-    assert n <= rows * cols < n + rows and rows <= cols <= rows + 2
+def test_grid_has_room_for_any_n_and_no_row_too_many():
+    for n in range(1, 101):
+        rows, cols = _grid_shape(n, None, None)
+        assert n <= rows * cols < n + rows and rows <= cols <= rows + 2
 
 
 @given(st.integers(1, 100), st.integers(1, 20), st.booleans())
