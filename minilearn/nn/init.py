@@ -131,12 +131,20 @@ def _correct(layer: nn.Module, mean: float, std: float, centred: bool) -> None:
 
 def _measure(model: nn.Module, pair: _Pair, xb: Tensor) -> tuple[float, float]:
     """Return mean and standard deviation of what `pair.measured` puts out."""
-    outs: list[Tensor] = []
-    with pair.measured.register_forward_hook(lambda m, inp, out: outs.append(out.float())):
+    moments: list[tuple[Tensor, Tensor]] = []
+
+    def record(m: nn.Module, inp: tuple, out: Tensor) -> None:
+        acts = out.float()
+        moments.append((acts.mean(), acts.std()))  # at once: what follows may work in place
+
+    with pair.measured.register_forward_hook(record):
         _run(model, xb)
-    if not outs:
-        raise ValueError(f"LSUV of {pair.name}: {pair.measured} does not run in this model.")
-    mean, std = outs[pair.call].mean().item(), outs[pair.call].std().item()
+    if not moments:
+        raise ValueError(
+            f"LSUV of {pair.name}: {pair.measured} does not run in this model, or the model is "
+            f"compiled and does not see new hooks: pass the one that you gave to torch.compile."
+        )
+    mean, std = (x.item() for x in moments[pair.call])
     if not math.isfinite(mean + std) or std <= 1e-6 * abs(mean):
         raise _failure(pair, "is constant or not finite", mean, std)
     return mean, std

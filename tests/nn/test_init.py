@@ -145,6 +145,15 @@ def test_lsuv_init_keeps_the_parameters_that_an_optimizer_holds():
     assert all(a is b for a, b in zip(params, model.parameters(), strict=True))
 
 
+def test_lsuv_init_measures_before_a_later_layer_works_in_place():
+    model, xb = (
+        nn.Sequential(nn.Linear(20, 20), act_gr(), nn.ReLU(inplace=True)),
+        torch.randn(50, 20),
+    )
+    lsuv_init(model, model[1], model[0], xb)
+    assert moments(model[:2], model[1], xb) == pytest.approx((0, 1), abs=2e-3)
+
+
 class Stubborn(nn.Module):
     def forward(self, x):
         return x / x.std() * 2
