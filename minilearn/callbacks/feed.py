@@ -1,0 +1,188 @@
+"""How batches reach metric objects (torcheval, torchmetrics, your own): together where
+that gives the same value.
+
+Stands on core. It names families of classes of both libraries and imports neither.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minilearn.core.batch import to_device
+
+from .sums import FunctionMean
+
+KEEP_BYTES = 256 * 1024  # clones of predictions and targets kept for one joined update
+
+JOINING = (
+    "torcheval.metrics.classification.",
+    "torcheval.metrics.regression.",
+    "torchmetrics.classification.",
+    "torchmetrics.regression.",
+)
+"""Families whose update on joined batches equals the updates on each (windows and rates do not)."""
+
+
+RESERVED = ("loss", "epoch", "steps", "time", "train", "valid_loss")
+
+
+def named(ms: tuple, metrics: dict[str, Any]) -> dict[str, Any]:
+    """Give each metric the name of its column: its class, its function, or its keyword.
+
+    Raises:
+        ValueError: a metric has no name, or the name of another column.
+    """
+    named = {}
+    for m in ms:
+        inner = getattr(m, "func", m)  # of a partial
+        name = first = getattr(inner, "__name__", type(inner).__name__)
+        if name == "<lambda>":
+            raise ValueError(
+                "a lambda has no name for its column: write MetricsCB(my_name=lambda …)"
+            )
+        number = 1
+        while name in named or name in metrics:
+            name, number = f"{first}_{number + 1}", number + 1
+        named[name] = m
+    for name in (named := {**named, **metrics}):
+        check_name(name, {other: m for other, m in named.items() if other != name})
+    return named
+
+
+def check_name(name: str, taken: dict[str, Any]) -> None:
+    """Raise where the column `name` would hide another."""
+    bare = name.removeprefix("train_")
+    if name in taken or name in RESERVED or (bare != name and bare in taken):
+        raise ValueError(
+            f"the history has another column {name!r}: choose another name for this one"
+        )
+
+
+def as_metric(name: str, m: Any) -> Any:
+    """Return an object with `update`, `compute` and `reset` for whatever counts as a metric.
+
+    Raises:
+        TypeError: `m` is no metric.
+    """
+    m = m() if isinstance(m, type) else m
+    if all(callable(getattr(m, method, None)) for method in ("update", "compute", "reset")):
+        return m
+    if callable(m):
+        return FunctionMean(m)
+    raise TypeError(
+        f"metric {name!r} is a {type(m).__name__}: give a function of (preds, targs), or an "
+        "object with update, compute and reset"
+    )
+
+
+class Feed:
+    """Hands batches to metric objects, together where that gives the same value.
+
+    The first batch of a pass goes in at once, so that a metric that cannot take it says so there.
+    Later ones of metrics that join (`JOINING`, or an attribute `joins = True`) wait as clones, of
+    at most `KEEP_BYTES`, and are concatenated into one update.
+    """
+
+    def __init__(self, metrics: Iterable[Any]) -> None:
+        metrics = list(metrics)
+        self.joining = [m for m in metrics if joins(m)]
+        self.others = [m for m in metrics if not joins(m)]
+        self._on_cpu: set[int] = set()  # metrics whose state the device of the data cannot hold
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what waits."""
+        self.begun, self.kept, self.bytes = False, [], 0
+
+    def update(self, preds: Any, targs: Any) -> None:
+        """Take a batch."""
+        for metric in self.others:
+            self.hand(metric, preds, targs)
+        if self.joining:
+            self._join(preds, targs)
+        self.begun = True
+
+    def _join(self, preds: Any, targs: Any) -> None:
+        size = preds.nbytes + targs.nbytes if _both_tensors(preds, targs) else KEEP_BYTES
+        if self.bytes + size > KEEP_BYTES:
+            self.flush()
+        if not self.begun or size >= KEEP_BYTES:
+            for metric in self.joining:
+                self.hand(metric, preds, targs)
+        else:  # clones, because a loader may refill its buffers
+            self.kept.append((preds.clone(), targs.clone()))
+            self.bytes += size
+
+    def flush(self) -> None:
+        """Work off what waits."""
+        kept, self.kept, self.bytes = self.kept, [], 0
+        for _, alike in groupby(kept, _signature):
+            preds, targs = map(torch.cat, zip(*alike, strict=True))
+            for metric in self.joining:
+                self.hand(metric, preds, targs)
+
+    def hand(self, metric: Any, preds: Any, targs: Any) -> None:
+        """Update `metric`, on the device of the data where its state can live there."""
+        device = getattr(preds, "device", None)
+        if id(metric) in self._on_cpu:
+            preds, targs = to_device((preds, targs), "cpu")
+        elif device is not None and getattr(metric, "device", device) != device:
+            try:
+                metric.to(device)
+            except TypeError:  # MPS has no float64
+                metric.to("cpu")
+                self._on_cpu.add(id(metric))
+                preds, targs = to_device((preds, targs), "cpu")
+        metric.update(preds, targs)
+
+
+def joins(metric: Any) -> bool:
+    """Return whether one update on joined batches equals an update on each."""
+    known = type(metric).__module__.startswith(JOINING) and getattr(metric, "num_tasks", 1) == 1
+    return getattr(metric, "joins", known)
+
+
+def _both_tensors(preds: Any, targs: Any) -> bool:
+    both = isinstance(preds, Tensor) and isinstance(targs, Tensor)
+    return both and preds.dim() > 0 and targs.dim() > 0 and len(preds) == len(targs)
+
+
+def _signature(kept: tuple[Tensor, Tensor]) -> tuple:
+    return tuple((x.shape[1:], x.dtype, x.device) for x in kept)
+
+
+def saved_state(name: str, metric: Any) -> Any:
+    """Return what a metric has collected, None (with a warning) where it cannot tell."""
+    if hasattr(metric, "metric_state"):  # torchmetrics leaves it out of state_dict
+        return {key: _copied(value) for key, value in metric.metric_state.items()}
+    if hasattr(metric, "state_dict"):
+        return metric.state_dict()
+    warnings.warn(
+        f"metric {name!r} has no state_dict: a resume from the middle of a pass begins it anew",
+        stacklevel=2,
+    )
+    return None
+
+
+def restore_state(metric: Any, state: Any) -> None:
+    """Let a metric go on from `saved_state`."""
+    if state is None:
+        return
+    if hasattr(metric, "metric_state"):
+        for key, value in state.items():
+            setattr(metric, key, _copied(value))
+        metric._update_count = 1  # else compute warns that nothing was collected
+    else:
+        metric.load_state_dict(state)
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    return [_copied(v) for v in value] if isinstance(value, list) else value

@@ -1,0 +1,202 @@
+"""Means over a pass, summed on the device of the data.
+
+Stands on core. Nothing here reads a device value: `compute` returns a tensor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minilearn.core.batch import batch_size
+
+FOLD_EVERY = 64  # values kept before they are added up: one stack and one dot for all of them
+
+
+def wide(device: torch.device) -> torch.dtype:
+    """Return the type for sums on `device`: float64 where it has that."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+class Mean:
+    """The mean of scalars or tensors of one shape, weighted by counts of items.
+
+    Values stay on their device; they are kept as they come and added up every `FOLD_EVERY` updates,
+    in float64, or in compensated float32 where the device lacks it.
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all values."""
+        self._values: list[Any] = []
+        self._weights: list[Any] = []
+        self.total: Tensor | None = None  # sum of value times weight
+        self.lost: Tensor | None = None  # what rounding took from `total`
+        self.weight: Any = 0  # int (exact); a tensor on the device where the counts are tensors
+
+    def update(self, value: Any, weight: Any = 1) -> None:
+        """Add a value that stands for `weight` items; without items it counts for nothing."""
+        if isinstance(value, Tensor) and value.requires_grad:
+            value = value.detach()
+        if isinstance(weight, Tensor) or weight:
+            self._values.append(value)
+            self._weights.append(weight)
+            if len(self._values) >= FOLD_EVERY:
+                self.fold()
+
+    @property
+    def any(self) -> bool:
+        """Whether there is a value."""
+        return self.total is not None or bool(self._values)
+
+    def fold(self) -> None:
+        """Add up what was kept."""
+        if not self._values:
+            return
+        values = torch.stack([_as_tensor(value) for value in self._values])  # (k, ...)
+        values = values.to(wide(values.device))
+        weights = self._column(values.device)  # (k,)
+        column = weights.to(values.dtype).view(-1, *[1] * (values.dim() - 1))
+        # the mean of no items is nan as a rule, and must not count
+        self._add(torch.where(column == 0, 0, values * column).sum(0))
+        self.weight = self._sum(weights) + self.weight
+        self._values, self._weights = [], []
+
+    def _sum(self, weights: Tensor) -> Any:
+        of_tensors = any(isinstance(weight, Tensor) for weight in self._weights)
+        return weights.sum() if of_tensors else sum(self._weights)
+
+    def _column(self, device: torch.device) -> Tensor:
+        # non_blocking: a blocking copy would wait for all work on the device
+        if not any(isinstance(weight, Tensor) for weight in self._weights):
+            return torch.tensor(self._weights).to(device, non_blocking=True)
+        weights = [torch.as_tensor(weight) for weight in self._weights]
+        return torch.stack([weight.to(device, non_blocking=True) for weight in weights])
+
+    def _add(self, part: Tensor) -> None:
+        if self.total is None:
+            self.total, self.lost = part, torch.zeros_like(part)
+            return
+        before = self.total.to(part.device)  # sums of a resume come from the CPU
+        self.total = before + part
+        if part.dtype == torch.float32:  # Knuth's two-sum
+            grown = self.total - before
+            lost = (before - (self.total - grown)) + (part - grown)
+            self.lost = self.lost.to(part.device) + lost.nan_to_num(0, 0, 0)
+
+    def compute(self) -> Tensor:
+        """Return the mean so far, nan where there are no values."""
+        self.fold()
+        if self.total is None:
+            return torch.tensor(torch.nan)
+        return (self.total + self.lost.to(self.total.device)) / self.weight
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the sums as plain numbers and tensors."""
+        self.fold()
+        return {"total": self.total, "lost": self.lost, "weight": self.weight}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from the sums of `state_dict`."""
+        self.reset()
+        self.total, self.lost, self.weight = state["total"], state["lost"], state["weight"]
+
+
+def _as_tensor(value: Any) -> Tensor:
+    return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+
+
+class FunctionMean:
+    """The item-weighted mean over a pass of a plain function of (predictions, targets).
+
+    A function that is no mean itself says with `@averaged` what to average instead.
+    """
+
+    def __init__(self, f: Callable[..., Any]) -> None:
+        inner, keywords = (f.func, f.keywords) if isinstance(f, partial) else (f, {})
+        self.f, self.mean = getattr(inner, "averages", f), Mean()
+        self.finish = getattr(inner, "finish", None)
+        items = getattr(inner, "items", None)
+        self.items = items and partial(items, **keywords)
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        self.mean.reset()
+
+    def update(self, preds: Any, targs: Any, weight: Any = None) -> None:
+        """Call the function on a batch of `weight` items (the batch size where none is given)."""
+        value = self.f(preds, targs)
+        if isinstance(value, Tensor) and value._is_view():
+            value = value.clone()  # else it would keep the batch, which a loader may refill
+        own = self.items and self.items(preds, targs)
+        weight = batch_size(preds) if weight is None else weight
+        self.mean.update(value, weight if own is None else own)
+
+    @property
+    def any(self) -> bool:
+        """Whether there is a value."""
+        return self.mean.any
+
+    def compute(self) -> Tensor:
+        """Return the value of all batches so far."""
+        value = self.mean.compute()
+        return value if self.finish is None else self.finish(value)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the sums."""
+        return self.mean.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from the sums of `state_dict`."""
+        self.mean.load_state_dict(state)
+
+
+def averaged(
+    inner: Callable[..., Any] | None = None,
+    *,
+    finish: Callable[[Tensor], Tensor] | None = None,
+    items: Callable[..., Any] | None = None,
+) -> Callable[[Callable], Callable]:
+    """Tell how a function of a batch becomes the value of a pass.
+
+    Args:
+        inner: what to average in its place (the squared error for its root).
+        finish: applied to that mean at the end of the pass (the root).
+        items: called with the function's own arguments, returns how many items its value stands
+            for, or None where that is the count of the batch.
+    """
+
+    def mark(f: Callable) -> Callable:
+        f.finish, f.items = finish, items
+        if inner is not None:
+            f.averages = inner
+        return f
+
+    return mark
+
+
+def columns_of(name: str, value: Any) -> dict[str, Any]:
+    """Return a metric's value in Python numbers, several columns where it is a dict."""
+    if isinstance(value, dict):
+        return {f"{name}_{key}": _as_numbers(v) for key, v in value.items()}
+    return {name: _as_numbers(value)}
+
+
+def _as_numbers(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().cpu().double().tolist()
+    if isinstance(value, (tuple, list)):
+        return [_as_numbers(v) for v in value]
+    return float(value)
+
+
+def finite(value: Any) -> bool:
+    """Return whether a number, and every number of a list, is finite."""
+    return all(map(finite, value)) if isinstance(value, list) else math.isfinite(value)

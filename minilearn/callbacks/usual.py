@@ -1,0 +1,30 @@
+"""What `Learner(..., metrics=...)` is short for.
+
+Stands on the callbacks that it lists.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fastcore.basics import patch
+
+from minilearn.core.callback import Callback
+from minilearn.core.learner import Learner
+
+from .device import DeviceCB
+from .metrics import MetricsCB
+from .training import TrainCB
+
+
+@patch
+def _usual_cbs(self: Learner, metrics: Any) -> list[Callback]:
+    """Return the usual callbacks with one metric, a list of them, or a dict by name."""
+    from .progress import ProgressCB
+
+    if isinstance(metrics, Mapping):
+        measured = MetricsCB(**metrics)
+    elif isinstance(metrics, Iterable) and not hasattr(metrics, "update"):
+        measured = MetricsCB(*metrics)
+    else:
+        measured = MetricsCB(metrics)
+    return [TrainCB(), DeviceCB(), measured, ProgressCB()]
