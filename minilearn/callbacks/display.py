@@ -1,0 +1,360 @@
+"""What shows the progress of a fit: plain lines, a terminal, or a notebook.
+
+Stands on core. Nothing here knows the Learner: `ProgressCB` hands over rows and the state of a bar.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import math
+import os
+import sys
+import time
+from array import array
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minilearn.core.explain import in_notebook
+from minilearn.core.history import format_value, in_order
+
+
+@dataclass
+class Bar:
+    """The running pass in numbers.
+
+    Attributes:
+        fit: unit, done and total of the fit, such as ("epoch", 1, 3); total is None when unknown.
+        phase: "train" or "valid".
+        done: batches done.
+        total: batches in the pass, None when unknown.
+        seconds: since the pass began.
+        loss: of the last batch, None where there is none to show.
+    """
+
+    fit: tuple[str, int, int | None]
+    phase: str
+    done: int
+    total: int | None
+    seconds: float
+    loss: float | None
+
+    @property
+    def share(self) -> float | None:
+        """How much of the pass is done, 0 to 1; None where the total is unknown or proved wrong."""
+        return self.done / self.total if self.total and self.done <= self.total else None
+
+    def parts(self) -> dict[str, str]:
+        """Return what there is to say, by name, in the order of showing."""
+        unit, done, total = self.fit
+        known = self.share is not None
+        parts = {"fit": f"{unit} {done}" + (f"/{total} " if total else " ") + self.phase}
+        if known:
+            parts["percent"] = f"{self.share:4.0%}"
+        parts["count"] = f"{self.done}/{self.total}" if known else f"{self.done} batches"
+        if self.loss is not None:
+            parts["loss"] = f"loss {format_value(self.loss)}"
+        if self.done and self.seconds > 0:
+            parts["rate"] = _rate(self.done / self.seconds)
+            if known:
+                left = self.seconds / self.done * (self.total - self.done)
+                parts["left"] = f"{format_seconds(left)} left"
+        return parts
+
+    def line(self, width: int, fill: str = "#") -> str:
+        """Return one line of fewer than `width` columns: what matters least makes room first."""
+        parts, room = self.parts(), width - 1
+        known = "percent" in parts
+        for name in ("rate", "count", "left", "fit", "percent") if known else ("rate", "fit"):
+            bar = 11 if known and name in ("rate", "count") else 0  # they make room for a bar too
+            if len(" ".join(parts.values())) + bar > room:
+                parts.pop(name, None)
+        size = min(40, room - len(" ".join(parts.values())) - 3)
+        if "percent" in parts and size >= 8:
+            parts["percent"] += f" |{(fill * int(self.share * size)).ljust(size, '-')}|"
+        return " ".join(parts.values())[:room]
+
+
+class Lines:
+    """A header and one plain line a row, flushed as it comes: for files, pipes and logs."""
+
+    redraw_every = math.inf  # seconds between two looks at the bar
+    has_plot = False  # whether it wants the loss of each batch
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, str]] = []
+        self.columns: list[str] = []
+        self.header: list[str] = []
+
+    def add_row(self, row: dict[str, Any]) -> None:
+        """Show a row, after a header where its columns are new."""
+        self.rows.append({name: format_cell(name, value) for name, value in row.items()})
+        self.columns = list(in_order(dict.fromkeys([*self.columns, *row])))
+        self.write_row()
+
+    def write_row(self) -> None:
+        """Write the last row."""
+        shown = self.fitting_columns()
+        if shown != self.header:
+            self.header = shown
+            self.write(self._line({name: name for name in shown}) + "\n")
+        self.write(self._line(self.rows[-1]) + "\n")
+
+    def fitting_columns(self) -> list[str]:
+        """Return the columns that the width has room for, here all of them."""
+        return self.columns
+
+    def _line(self, cells: dict[str, str]) -> str:
+        line = "  ".join(cells.get(name, "").rjust(self.width_of(name)) for name in self.header)
+        return line.rstrip()
+
+    def width_of(self, column: str) -> int:
+        """Return how wide a column is: its name, and its widest value so far."""
+        return max(len(column), 6, *(len(row.get(column, "")) for row in self.rows))
+
+    def show_bar(self, bar: Bar) -> None:
+        """Show the running pass; lines have no bar."""
+
+    def add_loss(self, loss: Any) -> None:
+        """Record the loss of a training batch for the plot; only a notebook has one."""
+
+    def add_valid_loss(self, loss: float) -> None:
+        """Record a validation loss for the plot."""
+
+    def close(self) -> None:
+        """Leave nothing but the rows."""
+
+    def write(self, text: str) -> None:
+        """Write to what is standard output now; what it cannot encode becomes a question mark."""
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+        print(text.encode(encoding, "replace").decode(encoding), end="", flush=True)
+
+
+class Terminal(Lines):
+    """Rows, and beneath them a bar that is redrawn in its line.
+
+    It needs a carriage return and spaces, no escape codes, so that any console will do.
+    """
+
+    redraw_every = 0.2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bar_shown = False
+
+    def show_bar(self, bar: Bar) -> None:
+        """Draw the bar over the one before."""
+        width = terminal_width()
+        self.write("\r" + bar.line(width, self._fill()).ljust(width - 1))
+        self.bar_shown = True
+
+    def write_row(self) -> None:
+        """Write the last row in the place of the bar."""
+        self.close()
+        super().write_row()
+
+    def fitting_columns(self) -> list[str]:
+        """Return the columns that the terminal has room for; the least telling are left out."""
+        shown, room = list(self.columns), terminal_width() - 1
+        while len(shown) > 1 and sum(self.width_of(c) + 2 for c in shown) - 2 > room:
+            shown.remove(max(shown, key=lambda c: (_dispensable(c), self.columns.index(c))))
+        return shown
+
+    def _line(self, cells: dict[str, str]) -> str:
+        return super()._line(cells)[: terminal_width() - 1]
+
+    def close(self) -> None:
+        """Clear the line of the bar."""
+        if self.bar_shown:
+            self.write("\r" + " " * (terminal_width() - 1) + "\r")
+            self.bar_shown = False
+
+    def _fill(self) -> str:
+        try:
+            "█".encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+        except UnicodeEncodeError:
+            return "#"
+        return "█"
+
+
+class Notebook(Lines):
+    """One output of a cell, updated in place: table, bars, and the losses as a picture."""
+
+    redraw_every = 0.25
+
+    def __init__(self, plot: bool) -> None:
+        super().__init__()
+        self.bar: Bar | None = None
+        self.curve, self.has_plot = LossCurve() if plot else None, plot
+        self.handle: Any = None
+
+    def show_bar(self, bar: Bar) -> None:
+        """Show the bar, and a fresh picture where one is due."""
+        self.bar = bar
+        if self.curve is not None:
+            self.curve.draw_if_due()
+        self.show()
+
+    def write_row(self) -> None:
+        """Show the table with its new row."""
+        self.show()
+
+    def add_loss(self, loss: Any) -> None:
+        """Record the loss of a training batch, without reading it."""
+        if self.curve is not None and isinstance(loss, Tensor) and loss.numel() == 1:
+            self.curve.pending.append(loss.detach().reshape(()))
+
+    def add_valid_loss(self, loss: float) -> None:
+        """Record a validation loss, after the training batches so far."""
+        if self.curve is not None:
+            self.curve.add_valid(loss)
+
+    def close(self) -> None:
+        """Take the bars away; the table and the whole picture stay."""
+        self.bar = None
+        if self.curve is not None:
+            self.curve.draw()
+        self.show()
+
+    def show(self) -> None:
+        """Display what there is; from the second time on in the place of the first."""
+        from IPython.display import display
+
+        self.header = self.columns
+        lines = [self._line(cells) for cells in ({c: c for c in self.columns}, *self.rows)]
+        bundle = {"text/html": self.html(), "text/plain": "\n".join(lines)}
+        if self.handle is None:
+            self.handle = display(bundle, raw=True, display_id=True)
+        else:
+            self.handle.update(bundle, raw=True)
+
+    def html(self) -> str:
+        """Return the table, the bars and the picture as HTML."""
+        from fastprogress.core import html_progress_bar_styles, text2html_table
+
+        parts = []
+        if self.rows:
+            cells = [[row.get(name, "") for name in self.columns] for row in self.rows]
+            escaped = [[html.escape(cell) for cell in line] for line in (self.columns, *cells)]
+            parts.append(text2html_table(escaped))
+        if self.bar is not None:
+            parts += [html_progress_bar_styles, *_html_bars(self.bar)]
+        if self.curve is not None and self.curve.image:
+            parts.append(
+                f'<img width="600" height="300" decoding="sync" alt="losses" '
+                f'src="data:image/png;base64,{self.curve.image}">'
+            )
+        return "\n".join(parts)
+
+
+class LossCurve:
+    """Training loss by batch and validation loss by round, and a picture of both.
+
+    Losses wait on their device and are read together, at most once a second.
+    """
+
+    def __init__(self) -> None:
+        self.pending: list[Tensor] = []
+        self.train = array("f")
+        self.valid: list[tuple[int, float]] = []
+        self.image = ""  # a PNG in base64
+        self.due = time.perf_counter() + 1
+
+    def add_valid(self, loss: float) -> None:
+        """Add a validation loss at the number of training batches so far."""
+        self.valid.append((len(self.train) + len(self.pending), loss))
+
+    def draw_if_due(self) -> None:
+        """Draw at most once a second, and for at most a twentieth of the time."""
+        start = time.perf_counter()
+        if start >= self.due:
+            self.draw()
+            end = time.perf_counter()
+            self.due = end + max(1, 20 * (end - start))
+
+    def draw(self) -> None:
+        """Read what is pending, and draw the picture anew."""
+        from matplotlib.figure import Figure  # not pyplot: no window, nothing left open
+
+        if self.pending:
+            self.train.extend(torch.stack(self.pending).tolist())
+            self.pending = []
+        if not self.train and not self.valid:
+            return
+        figure = Figure(figsize=(6, 3), layout="constrained")
+        axes = figure.subplots()
+        axes.plot(*thinned(self.train), label="train", linewidth=1)
+        if self.valid:
+            axes.plot(*zip(*self.valid, strict=True), label="valid", marker="o", markersize=4)
+        axes.set(xlabel="batch", ylabel="loss")
+        axes.legend(loc="upper right")
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=150)
+        self.image = base64.b64encode(buffer.getvalue()).decode()
+
+
+def thinned(losses: array, most: int = 1000) -> tuple[list[float], list[float]]:
+    """Return x and y of a line with at most `most` points: means over neighbouring batches."""
+    size = math.ceil(len(losses) / most) or 1
+    groups = [losses[i : i + size] for i in range(0, len(losses), size)]
+    x = [i * size + (len(group) + 1) / 2 for i, group in enumerate(groups)]  # batches from 1
+    return x, [sum(group) / len(group) for group in groups]
+
+
+def open_display(plot: bool = False) -> Lines:
+    """Return what suits the process: a notebook's output, a terminal, or else plain lines."""
+    if in_notebook():
+        return Notebook(plot)
+    isatty = getattr(sys.stdout, "isatty", None)
+    return Terminal() if isatty is not None and isatty() else Lines()
+
+
+def terminal_width() -> int:
+    """Return the columns of the terminal as they are now, 80 where nobody knows."""
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
+    except (OSError, AttributeError, ValueError):
+        return 80
+
+
+def format_cell(name: str, value: Any) -> str:
+    """Return a value as short text in one line; times in seconds or as a clock."""
+    if isinstance(value, Tensor) and value.numel() == 1:
+        value = value.item()
+    if name == "time" and isinstance(value, float):
+        return f"{value:.1f}s" if value < 60 else format_seconds(value)
+    return format_value(value if isinstance(value, float) else " ".join(str(value).split()))
+
+
+def format_seconds(seconds: float) -> str:
+    """Return seconds as mm:ss or h:mm:ss."""
+    from fastprogress.core import format_time
+
+    return format_time(seconds)
+
+
+def _rate(rate: float) -> str:
+    if rate < 1:
+        return f"{1 / rate:.1f} s/it"
+    return f"{rate:.0f} it/s" if rate >= 100 else f"{rate:.1f} it/s"
+
+
+def _dispensable(column: str) -> int:
+    if column in ("epoch", "train_loss", "valid_loss"):
+        return 0
+    return 3 if column.startswith("train_") else 2 if column in ("time", "steps") else 1
+
+
+def _html_bars(bar: Bar) -> list[str]:
+    from fastprogress.core import html_progress_bar
+
+    unit, done, total = bar.fit
+    parts = bar.parts()
+    del parts["fit"]
+    label = html.escape(" ".join([bar.phase, *parts.values()]))
+    bars = [html_progress_bar(done, total, f"{unit} {done}/{total}")] if total else []
+    return [*bars, html_progress_bar(bar.done, bar.total if bar.share is not None else None, label)]
