@@ -170,8 +170,8 @@ def hub_loaders(
 ) -> tuple[dict[str, ArrayLoader | DataLoader], Any, Any]:
     """Make the loaders of `DataLoaders.from_dd`, which explains the options.
 
-    `data` holds data sets by role (`train`, `valid`, ...), `passes` by role what `make_loader` takes
-    besides: split, batch_size, shuffle, drop_last, seed.
+    `data` holds data sets by role (`train`, `valid`, ...), `passes` by role what `make_loader`
+    takes besides: split, batch_size, shuffle, drop_last, seed.
 
     Returns:
         Loaders by role; mean and deviation that normalise the pictures, or None and None.

@@ -42,22 +42,6 @@ class DataLoaders:
         self.train, self.valid, self.test, self.named = train, valid, test, named
         self.splits: dict[str, str] = {}
 
-    @classmethod
-    def of(cls, dls: Any) -> DataLoaders:
-        """Make DataLoaders of what a Learner is given.
-
-        Args:
-            dls: DataLoaders or what has `train` and `valid`; a tuple, list or dict of loaders; one
-                torch DataLoader; None or (0,) for none.
-        """
-        if hasattr(dls, "train") and hasattr(dls, "valid"):
-            return dls
-        if isinstance(dls, Mapping):
-            return cls(**dls)
-        if isinstance(dls, tuple | list):
-            return cls(*(None if isinstance(dl, int) else dl for dl in dls))
-        return cls(dls)
-
     @property
     def valids(self) -> dict[str, Any]:
         """The validation loaders by name: `valid`, where there is one, then the named ones."""
