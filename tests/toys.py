@@ -90,7 +90,7 @@ for _action in ACTIONS:
 
 
 class At(Callback):
-    """Does something at one event, `times` times at most; `do` is an exception or a function of learn."""
+    """Does `do` at one event, `times` times at most: an exception, or a function of learn."""
 
     def __init__(self, event, do, when=lambda learn: True, times=1):
         self.do, self.when, self.times = do, when, times
@@ -147,7 +147,7 @@ def assert_same_weights(ours, theirs):
 
 
 class Before:
-    """What a Learner looked like; `assert_nothing_left` compares it with what a fit leaves behind."""
+    """What a Learner looked like, to compare with what a fit leaves behind."""
 
     def __init__(self, learn):
         self.learn = learn

@@ -85,8 +85,9 @@ class TrainCB(Callback):
 
     def zero_grad(self, learn: Learner) -> None:
         """Clear the gradients."""
-        if type(learn.opt).zero_grad is not torch.optim.Optimizer.zero_grad:
-            learn.opt.zero_grad()
+        zero_grad = learn.opt.zero_grad
+        if getattr(zero_grad, "__func__", None) is not torch.optim.Optimizer.zero_grad:
+            zero_grad()
             return
         # what torch's own does, without the profiler's record of it: an eighth of a tiny step
         for group in learn.opt.param_groups:

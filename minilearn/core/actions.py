@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from .callback import add_location
+from .callback import call
 from .events import ACTIONS
-from .exceptions import ActionConflictError, CancelException, MissingActionError
+from .exceptions import ActionConflictError, MissingActionError
 
 if TYPE_CHECKING:
     from .learner import Learner
@@ -88,16 +89,7 @@ def bind(action: str, owner: Owner, learn: Learner) -> Callable[[], Any]:
     """Return what the loop calls for `action`; errors get their place noted."""
     method, args = owner.method, () if owner.who is learn else (learn,)
 
-    def answer() -> Any:
-        try:
-            return method(*args)
-        except CancelException:
-            raise
-        except Exception as e:
-            add_location(e, f"{type(owner.who).__name__}.{action}", learn)
-            raise
-
-    return answer
+    return partial(call, method, args, f"{type(owner.who).__name__}.{action}", learn)
 
 
 def _owner(who: Any, action: str, learn: Learner) -> Owner | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from .batch import describe
 from .events import EVENTS, PREFIXES, Order, check_event
-from .exceptions import CancelException, worst
+from .exceptions import CancelException, cancel_level, worst
 
 if TYPE_CHECKING:
     from .learner import Learner
@@ -106,12 +106,39 @@ class CleanUp:
         raised = []
         for method in self.methods:
             try:
-                method(learn)
+                call(method, (learn,), f"{owner_name(method)}.{self.event}", learn)
             except BaseException as e:
-                add_location(e, f"{owner_name(method)}.{self.event}", learn)
                 raised.append(e)
         if raised:
             raise worst(raised)
+
+
+def call(method: Callable, args: tuple, where: str, learn: Any) -> Any:
+    """Call `method`; see that what it raises says where, and cancels only what is running."""
+    try:
+        return method(*args)
+    except CancelException as e:
+        check_cancel(e, where, learn)
+        raise
+    except Exception as e:
+        add_location(e, where, learn)
+        raise
+
+
+def check_cancel(error: CancelException, where: str, learn: Any) -> None:
+    """Raise where `error` cancels what is not running; in its own clean-up a level still counts.
+
+    Raises:
+        RuntimeError: the level is not running; names the callback and the levels that are.
+    """
+    level = cancel_level(error)
+    if level is None or level in learn.levels or where.endswith(f".cleanup_{level}"):
+        return
+    running = ", ".join(learn.levels) or "none"
+    raise RuntimeError(
+        f"{type(error).__name__} was raised in {where}, but no {level} is running there "
+        f"(running: {running}). Cancel a level that is running."
+    ) from error
 
 
 def owner_name(method: Callable) -> str:

@@ -9,9 +9,17 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from .actions import ACTIONS, Owner, bind, check_owners, find_owners
-from .callback import Handler, add_location, as_callbacks, handler_table, owner_name
-from .events import PREFIXES, check_event
-from .exceptions import CancelException, cancel_level
+from .callback import (
+    Handler,
+    add_location,
+    as_callbacks,
+    call,
+    check_cancel,
+    handler_table,
+    owner_name,
+)
+from .events import check_event
+from .exceptions import CancelException, worst
 
 T = TypeVar("T")
 
@@ -41,21 +49,11 @@ class Dispatch:
             try:
                 handler(self)
             except CancelException as e:
-                self._check_cancel(e, event, handler)
+                check_cancel(e, f"{owner_name(handler)}.{event}", self)
                 raise
             except Exception as e:
                 add_location(e, f"{owner_name(handler)}.{event}", self)
                 raise
-
-    def _check_cancel(self, error: CancelException, event: str, handler: Handler) -> None:
-        level = cancel_level(error)
-        if level is None or level in self.levels or event == f"cleanup_{level}":
-            return
-        running = ", ".join(self.levels) or "none"
-        raise RuntimeError(
-            f"{type(error).__name__} was raised in {owner_name(handler)}.{event}, but no {level} "
-            f"is running there (running: {running}). Cancel a level that is running."
-        ) from error
 
     def _resolve(self) -> None:
         """Find out once who handles each event and who owns each action."""
@@ -89,8 +87,9 @@ class Dispatch:
         if any(cb is mine for mine in self.cbs):
             return cb
         self._change_cbs([*self.cbs, cb])
-        for level in self.levels:
-            self._tell(cb, f"{PREFIXES[0]}{level}")
+        for event in (f"before_{level}" for level in self.levels):
+            if (method := getattr(cb, event, None)) is not None:
+                call(method, (self,), f"{type(cb).__name__}.{event}", self)
         return cb
 
     def remove_cb(self, cb: Any) -> None:
@@ -101,22 +100,24 @@ class Dispatch:
             if mine is cb or (isinstance(cb, type) and isinstance(mine, cb))
         ]
         self._change_cbs([mine for mine in self.cbs if not any(mine is g for g in gone)])
+        table, raised = handler_table(gone), []
         for level in reversed(self.levels):
-            for mine in gone:
-                self._tell(mine, f"{PREFIXES[2]}{level}")
+            for clean_up in table[f"cleanup_{level}"]:
+                try:
+                    clean_up(self)
+                except BaseException as e:
+                    raised.append(e)
+        if raised:
+            raise worst(raised)
 
     def _change_cbs(self, cbs: list[Any]) -> None:
         before, self.cbs[:] = list(self.cbs), cbs
         try:
-            if self.levels:
+            if "fit" in self.levels:
                 self._resolve()
         except Exception:
             self.cbs[:] = before
             raise
-
-    def _tell(self, cb: Any, event: str) -> None:
-        if (method := getattr(cb, event, None)) is not None:
-            method(self)
 
     def find(self, kind: type[T]) -> T | None:
         """Return the first callback of a class (or a subclass of it), None where there is none."""

@@ -215,7 +215,7 @@ class Learner(Dispatch):
             MissingActionError, ActionConflictError: an action has no owner or several.
             ValueError: a loader is missing or empty, or an argument does not make sense.
         """
-        if self.levels:
+        if "fit" in self.levels:
             raise RuntimeError("a fit of this Learner is running; use learn.validate() inside it")
         if on_interrupt not in ("raise", "stop"):
             raise ValueError(f"on_interrupt is 'raise' or 'stop', got {on_interrupt!r}")
@@ -336,7 +336,7 @@ class Learner(Dispatch):
 
     def free(self) -> None:
         """Drop what stays readable after a fit: `batch`, `preds`, `loss` and `opt`."""
-        self.batch = self.preds = self.loss = None
+        self.batch = self.preds = self.loss = self.loss_parts = None
         self.opt = self.opt if self._opt_given else None
 
     def explain(self) -> None:

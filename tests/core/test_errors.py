@@ -1,0 +1,293 @@
+"""Errors, interrupts, errors in clean-ups: what leaves the fit, with which notes, what stays."""
+
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from story import Story, disturbed_learner, occurrences
+from toys import ACTIONS, POINTS, At, Before, Trace, batches, linear, plain_trace, toy_learner
+
+from minilearn.callbacks.training import TrainCB
+from minilearn.core.callback import Callback, CleanUp
+from minilearn.core.exceptions import (
+    CancelBatchException,
+    CancelEpochException,
+    CancelFitException,
+    CancelRoundException,
+)
+from minilearn.core.learner import Learner
+
+
+@pytest.mark.parametrize("point", [*POINTS, *ACTIONS])
+@pytest.mark.parametrize("kind", [ZeroDivisionError, KeyboardInterrupt])
+def test_an_error_at_any_point_leaves_the_fit_after_all_clean_up_and_leaves_nothing(kind, point):
+    for nth in range(1, min(3, occurrences(point)) + 1):
+        error, story = kind("here"), Story(point, nth, kind())
+        learn, events, _ = disturbed_learner(point, nth, error)
+        before = Before(learn)
+        with pytest.raises(kind) as caught:
+            learn.fit(2)
+        assert caught.value is error
+        assert events == story.trace
+        assert learn.interrupted is (kind is KeyboardInterrupt)
+        before.assert_nothing_left()
+        events.clear()
+        learn.fit(1)
+        assert events == plain_trace(1)
+        assert learn.interrupted is False
+
+
+def notes(error):
+    return getattr(error, "__notes__", [])
+
+
+@pytest.mark.parametrize(
+    ("point", "where"),
+    [
+        ("after_batch", "in At.after_batch, epoch 1, batch 1 (training), batch shapes "),
+        ("cleanup_batch", "in At.cleanup_batch, epoch 1, batch 1 (training), batch shapes "),
+        ("get_loss", "in TracedTrainCB.get_loss, epoch 1, batch 1 (training), batch shapes "),
+    ],
+)
+def test_an_error_gets_one_note_that_says_where(point, where):
+    learn, _, _ = disturbed_learner(point, 1, error := ValueError("x"))
+    for cb in learn.cbs:
+        if hasattr(cb, "when"):
+            cb.when = lambda learn: (learn.training, learn.epoch, learn.iter) == (True, 1, 1)
+    with pytest.raises(ValueError):
+        learn.fit(2)
+    assert notes(error) == [where + "tuple(Tensor[2, 3], Tensor[2, 1])"]
+    assert error.args == ("x",)
+
+
+def test_the_note_says_so_where_the_pass_is_a_validation():
+    error = ValueError()
+    learn = toy_learner([At("after_loss", error, when=lambda learn: not learn.training)])
+    with pytest.raises(ValueError):
+        learn.fit(1)
+    assert notes(error)[0].startswith("in At.after_loss, epoch 0, batch 0 (validation)")
+
+
+def test_cancels_and_interrupts_get_no_note():
+    cancel, interrupt = CancelFitException(), KeyboardInterrupt()
+    toy_learner([At("after_batch", cancel)]).fit(1)
+    with pytest.raises(KeyboardInterrupt):
+        toy_learner([At("after_batch", interrupt)]).fit(1)
+    assert notes(cancel) == notes(interrupt) == []
+
+
+class SeesError(Callback):
+    """Writes down what `learn.error` holds during each clean-up, and that it is None elsewhere."""
+
+    def __init__(self):
+        self.seen = {}
+
+    def after_batch(self, learn):
+        assert learn.error is None
+
+    def cleanup_batch(self, learn):
+        self.seen.setdefault("batch", []).append(learn.error)
+
+    def cleanup_epoch(self, learn):
+        self.seen.setdefault("epoch", []).append(learn.error)
+
+    def cleanup_fit(self, learn):
+        self.seen.setdefault("fit", []).append(learn.error)
+
+
+@pytest.mark.parametrize("error", [ValueError(), KeyboardInterrupt(), CancelFitException()])
+def test_during_clean_up_the_learner_holds_what_ended_the_level(error):
+    learn = toy_learner([sees := SeesError(), At("after_loss", error)])
+    try:
+        learn.fit(1)
+    except BaseException as raised:
+        assert raised is error
+    assert sees.seen == {"batch": [error], "epoch": [error], "fit": [error]}
+    assert learn.error is None
+
+
+def test_a_cancel_is_the_error_of_the_levels_that_it_ends_and_of_no_other():
+    cancel = CancelEpochException()
+    at = At("after_loss", cancel, when=lambda learn: learn.training)
+    toy_learner([sees := SeesError(), at]).fit(1)
+    assert sees.seen == {"batch": [cancel, None], "epoch": [cancel, None], "fit": [None]}
+
+
+# ---- errors in clean-ups ----
+
+
+def test_a_fault_in_a_clean_up_beats_a_cancel_and_notes_it():
+    fault, cancel = ValueError("b"), CancelFitException("enough")
+    learn = toy_learner([At("after_loss", cancel), At("cleanup_batch", fault)])
+    with pytest.raises(ValueError) as caught:
+        learn.fit(1)
+    assert caught.value is fault
+    assert any("CancelFitException" in note for note in notes(fault))
+
+
+@pytest.mark.parametrize("first", ["narrow", "wide"])
+def test_a_wider_cancel_beats_a_narrower_one_whichever_came_first(first):
+    pair = [CancelEpochException, CancelRoundException]
+    inner, outer = pair if first == "narrow" else pair[::-1]
+    trace = Trace()
+    train = {"when": lambda learn: learn.training}
+    learn = toy_learner([trace, At("after_loss", inner, **train), At("cleanup_batch", outer)])
+    learn.fit(1)
+    assert trace.events.count("before_epoch") == 1  # the validation went with its round
+    assert trace.events[-2:] == ["after_fit", "cleanup_fit"]
+
+
+def test_a_level_s_own_cancel_in_its_clean_up_changes_nothing():
+    learn = toy_learner([trace := Trace(), At("cleanup_batch", CancelBatchException, times=9)])
+    learn.fit(1)
+    assert trace.events == [e for e in plain_trace(1) if e not in ACTIONS]
+
+
+def test_an_interrupt_in_the_body_beats_an_error_in_the_clean_up():
+    learn = toy_learner(
+        [At("after_loss", interrupt := KeyboardInterrupt()), At("cleanup_fit", OSError("b"))]
+    )
+    with pytest.raises(KeyboardInterrupt):
+        learn.fit(1)
+    assert any("OSError" in note for note in notes(interrupt))
+
+
+def check_errors_in_clean_up():
+    """Error A in a batch, error B in the clean-up of the first of three callbacks."""
+    a, b, cleaned = ValueError("A"), OSError("B"), []
+    clean = [At("cleanup_fit", lambda learn, n=n: cleaned.append(n)) for n in (2, 3)]
+    learn = toy_learner([At("cleanup_fit", b), *clean, At("after_loss", a)])
+    with pytest.raises((ValueError, OSError)) as caught:
+        learn.fit(1)
+    assert caught.value is a
+    assert any("OSError: B" in note for note in notes(a))
+    assert sorted(cleaned) == [2, 3]
+    # the other way round in the line: the callback that fails is cleaned up first
+    cleaned.clear()
+    clean = [At("cleanup_fit", lambda learn, n=n: cleaned.append(n)) for n in (1, 2)]
+    with pytest.raises(OSError):
+        toy_learner([*clean, At("cleanup_fit", OSError("B"))]).fit(1)
+    assert sorted(cleaned) == [1, 2]
+
+
+@pytest.mark.case("C072")
+def test_an_error_in_clean_up_neither_hides_the_first_nor_stops_other_clean_up():
+    check_errors_in_clean_up()
+
+
+@pytest.mark.case("C072")
+def test_the_check_of_clean_up_notices_one_that_stops_at_the_first_error(monkeypatch):
+    def stop_at_first(self, learn):
+        for method in self.methods:
+            method(learn)
+
+    monkeypatch.setattr(CleanUp, "__call__", stop_at_first)
+    with pytest.raises(AssertionError):
+        check_errors_in_clean_up()
+
+
+# ---- callbacks of one fit ----
+
+
+def check_temporary_callbacks(learner_class):
+    for error in (RuntimeError(), KeyboardInterrupt()):
+        learn = learner_class(linear(), (batches(2),), cbs=[TrainCB(), Trace()])
+        before = list(learn.cbs)
+        with pytest.raises(type(error)):
+            learn.fit(1, cbs=[At("after_batch", error, times=99)])
+        assert len(learn.cbs) == 2
+        assert all(a is b for a, b in zip(learn.cbs, before, strict=True))
+        learn.fit(1)
+
+
+@pytest.mark.case("C071")
+def test_callbacks_of_one_fit_are_gone_after_it_failed():
+    check_temporary_callbacks(Learner)
+
+
+@pytest.mark.case("C071")
+def test_the_check_of_temporary_callbacks_notices_one_that_stays():
+    class Faulty(Learner):
+        def fit(self, *args, cbs=(), **kwargs):
+            self.cbs.extend(cbs)
+            super().fit(*args, **kwargs)
+            del self.cbs[len(self.cbs) - len(cbs) :]
+
+    with pytest.raises(AssertionError):
+        check_temporary_callbacks(Faulty)
+
+
+# ---- Ctrl-C ----
+
+
+def test_a_stopped_fit_returns_normally_and_says_that_it_was_interrupted():
+    at = At("after_batch", KeyboardInterrupt, when=lambda learn: learn.epoch == 1)
+    learn = toy_learner([trace := Trace(), at])
+    learn.fit(3, on_interrupt="stop")
+    assert learn.interrupted
+    assert trace.events[-1] == "cleanup_fit"
+    assert [row["epoch"] for row in learn.history] == [0]
+    assert learn.opt is not None and learn.steps_done == 3
+    learn.fit(1, on_interrupt="stop")
+    assert not learn.interrupted
+
+
+def test_an_unknown_way_to_treat_interrupts_is_an_error():
+    with pytest.raises(ValueError, match="'raise' or 'stop'"):
+        toy_learner().fit(1, on_interrupt="ignore")
+
+
+SCRIPT = """
+    import os, signal, sys
+    import torch
+    from minilearn.callbacks.training import TrainCB
+    from minilearn.core.callback import Callback
+    from minilearn.core.learner import Learner
+
+    class Interrupt(Callback):
+        on = True
+        def after_loss(self, learn):
+            if self.on:
+                self.on = False
+                signal.raise_signal(signal.SIGINT)
+        def cleanup_batch(self, learn): print("clean batch", type(learn.error).__name__)
+        def cleanup_fit(self, learn): print("clean fit", type(learn.error).__name__)
+
+    data = [(torch.ones(2, 3), torch.ones(2, 1))]
+    learn = Learner(torch.nn.Linear(3, 1), (data,), cbs=[TrainCB(), Interrupt()])
+    try:
+        learn.fit(1, **{keywords})
+    except KeyboardInterrupt:
+        learn.fit(1)
+        print("a new fit works", learn.steps_done)
+        raise
+    print("finished")
+"""
+
+
+def run_interrupted_script(keywords):
+    code = textwrap.dedent(SCRIPT).replace("{keywords}", keywords)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+
+
+def check_interrupt(keywords):
+    result = run_interrupted_script(keywords)
+    lines = result.stdout.splitlines()
+    assert lines[:2] == ["clean batch KeyboardInterrupt", "clean fit KeyboardInterrupt"]
+    assert "finished" not in lines
+    assert "a new fit works 1" in lines
+    assert result.returncode in (-signal.SIGINT, 130, 1, 0xC000013A)
+    assert result.stderr.rstrip().endswith("KeyboardInterrupt")
+
+
+@pytest.mark.case("C074")
+def test_ctrl_c_cleans_up_and_ends_the_script():
+    check_interrupt("{}")
+
+
+@pytest.mark.case("C074")
+def test_the_check_of_ctrl_c_notices_an_interrupt_that_is_swallowed():
+    with pytest.raises(AssertionError):
+        check_interrupt("{'on_interrupt': 'stop'}")
