@@ -1,0 +1,99 @@
+"""A number to watch: which column of the history, which direction is better, the best so far.
+
+Stands on core. Used by whoever stops, saves or slows down when something no longer improves.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from minilearn.core.learner import Learner
+
+
+class Monitor:
+    """Reads a column of the history and knows its best value so far.
+
+    Args:
+        name: a column such as "valid_loss" or "accuracy".
+        mode: "min" or "max", the direction that is better; "min" where the name ends in "loss".
+        min_delta: by how much more than this a value must beat the best.
+
+    Attributes:
+        best: the best value so far, None before the first.
+
+    Raises:
+        ValueError: the direction is neither given nor known.
+    """
+
+    def __init__(self, name: str, mode: str | None = None, min_delta: float = 0.0) -> None:
+        if mode is None and name.endswith("loss"):
+            mode = "min"
+        if mode not in ("min", "max"):
+            seen = "no mode was given" if mode is None else f"got mode={mode!r}"
+            raise ValueError(
+                f"say which direction of {name!r} is better: mode='min' or 'max'; {seen}"
+            )
+        if not min_delta >= 0:
+            raise ValueError(f"min_delta is 0 or more, got {min_delta}")
+        self.name, self.mode, self.min_delta = name, mode, min_delta
+        self.best: float | None = None
+        self._seen = False
+
+    def read(self, learn: Learner) -> float | None:
+        """Return the value in the running round's row, or None where this round has none.
+
+        Meant for `after_round`.
+
+        Raises:
+            KeyError: there was a validation, and there is no such column.
+        """
+        value = learn.row.get(self.name)
+        if value is not None:
+            self._seen = True
+            return float(value)
+        # a round that ends with its training pass had no validation; its columns come later
+        comes_later = learn.training and not self.name.startswith("train_")
+        if not (self._seen or comes_later or self.name in learn.row):
+            raise KeyError(self._unknown(list(learn.row)))
+        return None
+
+    def _unknown(self, names: list[str]) -> str:
+        near = difflib.get_close_matches(self.name, names, n=3)
+        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+        there = ", ".join(names) or "none (add MetricsCB())"
+        return f"no column {self.name!r} to monitor{hint} The columns are: {there}"
+
+    def better(self, value: float) -> bool:
+        """Return whether `value` beats the best so far by more than `min_delta`; a tie does not."""
+        if not math.isfinite(value):
+            return False
+        if self.best is None:
+            return True
+        gain = self.best - value if self.mode == "min" else value - self.best
+        return gain > self.min_delta
+
+    def update(self, value: float) -> bool:
+        """Return whether `value` is better, and keep it as the best if so."""
+        is_better = self.better(value)
+        if is_better:
+            self.best = value
+        return is_better
+
+    def reset(self) -> None:
+        """Forget what was seen: a new fit begins."""
+        self.best, self._seen = None, False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the best value so far."""
+        return {"best": self.best, "seen": self._seen}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        self.best, self._seen = state["best"], state["seen"]
+
+    def __repr__(self) -> str:
+        """Show the column and its direction."""
+        return f"Monitor({self.name!r}, {self.mode!r})"
