@@ -1,0 +1,104 @@
+"""The sample of Fashion-MNIST, against the original files where Debian's package has them."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from minilearn.data import fashion_mnist
+from minilearn.data import fashion_mnist as _function
+from minilearn.data.columns import load_columns
+
+room = sys.modules[_function.__module__]
+PER_CLASS = {"train": 1000, "test": 200}
+original = pytest.mark.skipif(
+    not room.DEBIAN.is_dir(), reason="the package dataset-fashion-mnist is not installed"
+)
+
+
+@pytest.fixture(scope="module")
+def sample():
+    return fashion_mnist()
+
+
+def test_splits_have_equal_numbers_of_every_class(sample):
+    for split, per_class in PER_CLASS.items():
+        assert np.bincount(sample[split]["label"], minlength=10).tolist() == [per_class] * 10
+
+
+def test_features_are_a_picture_and_the_class_names_of_the_course(sample):
+    features = sample["train"].features
+    assert list(features) == ["image", "label"]
+    assert type(features["image"]).__name__ == "Image"
+    assert features["label"].int2str([9, 0]) == ["Ankle boot", "T - shirt / top"]
+    row = sample["train"][0]
+    assert (row["image"].mode, row["image"].size) == ("L", (28, 28))
+
+
+def test_sample_takes_at_most_7_megabytes_and_has_its_licence_beside_it():
+    files = list(room.SAMPLE.iterdir())
+    assert sum(f.stat().st_size for f in files) <= 7 * 2**20
+    assert "Zalando" in (room.SAMPLE / "LICENSE.txt").read_text()
+
+
+@original
+def test_sample_is_the_first_pictures_of_each_class_in_the_original_files(sample):
+    for split, per_class in PER_CLASS.items():
+        images, labels = room.read_original(split)
+        seen, rows = dict.fromkeys(range(10), 0), []
+        for row, label in enumerate(labels.tolist()):
+            seen[label] += 1
+            if seen[label] <= per_class:
+                rows.append(row)
+        columns = load_columns(sample[split])
+        assert np.array_equal(columns["image"][:, 0].numpy(), images[rows])
+        assert np.array_equal(columns["label"].numpy(), labels[rows])
+
+
+@original
+def test_full_data_equal_the_original_files():
+    full = fashion_mnist(full=True)
+    assert {split: len(ds) for split, ds in full.items()} == {"train": 60_000, "test": 10_000}
+    images, labels = room.read_original("test")
+    columns = load_columns(full["test"])
+    assert np.array_equal(columns["image"][:, 0].numpy(), images)
+    assert np.array_equal(columns["label"].numpy(), labels)
+    assert np.array_equal(
+        np.array(full["train"][59_999]["image"]), room.read_original("train")[0][-1]
+    )
+
+
+def test_full_data_that_are_nowhere_name_both_ways_to_get_them(monkeypatch, tmp_path):
+    def offline(name):
+        raise ConnectionError(name)
+
+    monkeypatch.setattr(room, "DEBIAN", tmp_path / "missing")
+    monkeypatch.setattr("datasets.load_dataset", offline)
+    with pytest.raises(FileNotFoundError, match="(?s)dataset-fashion-mnist.*load_dataset"):
+        fashion_mnist(full=True)
+
+
+def test_full_data_come_from_the_hub_without_the_package(monkeypatch, tmp_path):
+    monkeypatch.setattr(room, "DEBIAN", tmp_path / "missing")
+    monkeypatch.setattr("datasets.load_dataset", lambda name: f"from the hub: {name}")
+    assert fashion_mnist(full=True) == "from the hub: fashion_mnist"
+
+
+def test_file_of_another_kind_is_refused(tmp_path):
+    import gzip
+
+    path = tmp_path / "x.gz"
+    path.write_bytes(gzip.compress(b"\x00\x00\x0d\x01rest"))
+    with pytest.raises(ValueError, match="no IDX file"):
+        room._read_idx(path)
+
+
+def test_sample_needs_neither_network_nor_a_place_to_write(tmp_path):
+    code = "from minilearn.data import fashion_mnist as f; print(f()['test'][0]['label'])"
+    home = tmp_path / "home"
+    home.mkdir()
+    env = {"HOME": str(home), "HF_HUB_OFFLINE": "1", "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=home, env=env, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    assert [p for p in home.rglob("*") if p.is_file()] == []
