@@ -48,7 +48,7 @@ def get_model(
 def resnet(
     n_in: int = 1,
     n_out: int = 10,
-    nfs: Sequence[int] = (16, 32, 64, 128, 256),
+    nfs: Sequence[int] = (8, 16, 32, 64),
     act: Maker | bool | None = act_gr,
     norm: Maker | bool | None = nn.BatchNorm2d,
     *,
@@ -57,20 +57,22 @@ def resnet(
 ) -> nn.Sequential:
     """Make a ResNet for small images, on the CPU.
 
-    Shapes: (B, n_in, H, W) -> (B, n_out). The first block keeps the size, each later one halves it.
+    Shapes: (B, n_in, H, W) -> (B, n_out). The first convolution keeps the size of the image, each
+    block halves it. The default learns Fashion-MNIST on two CPU cores; the course's net for a GPU
+    is about `nfs=(16, 32, 64, 128, 256)`, with 1.2 million parameters.
 
     Args:
         n_in: channels of the images.
         n_out: number of outputs.
-        nfs: channels after each block.
+        nfs: channels after the first convolution, and after each block.
         act: makes the activations, as in `conv`.
         norm: makes the norm layers, as in `conv`.
-        ks: kernel size of the first block; the others have 3.
+        ks: kernel size of the first convolution; all others have 3.
         zero_init: let each block start with its shortcut alone, see `ResBlock`.
     """
-    first = ResBlock(n_in, nfs[0], ks=ks, act=act, norm=norm, zero_init=zero_init)
+    stem = conv(n_in, nfs[0], ks, stride=1, act=act, norm=norm)
     blocks = [
         ResBlock(ni, nf, stride=2, act=act, norm=norm, zero_init=zero_init)
         for ni, nf in zip(nfs, nfs[1:], strict=False)
     ]
-    return nn.Sequential(first, *blocks, GlobalAvgPool(), nn.Linear(nfs[-1], n_out))
+    return nn.Sequential(stem, *blocks, GlobalAvgPool(), nn.Linear(nfs[-1], n_out))

@@ -57,7 +57,7 @@ def test_models_fit_a_few_images(make):
     assert overfit(make(nfs=(1, 8, 16, 32)).cpu()) < 0.5
 
 
-def test_resnet_halves_the_image_with_each_block_but_the_first():
+def test_resnet_halves_the_image_with_each_block():
     model, x, sizes = resnet(nfs=(4, 8, 16, 32)), torch.randn(1, 1, 28, 28), []
     for block in model[:-2]:
         x = block(x)
@@ -68,3 +68,4 @@ def test_resnet_halves_the_image_with_each_block_but_the_first():
 def test_resnet_of_the_course_has_its_size():
     n = sum(p.numel() for p in resnet(nfs=(16, 32, 64, 128, 256)).parameters())
     assert 1.2e6 < n < 1.3e6
+    assert sum(p.numel() for p in resnet().parameters()) < 1e5
