@@ -1,16 +1,17 @@
-"""Where the model and the batches are: DeviceCB.
+"""Where the model and the batches are, and how the device computes.
 
 Stands on core.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from minilearn.core.batch import default_device, to_device
+from minilearn.core.batch import default_device, map_batch, to_device
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 
@@ -63,3 +64,115 @@ def _follow_parameters(opt: object) -> None:
                 and value.device != p.device
             ):
                 state[name] = value.to(p.device)
+
+
+class DeterministicCB(Callback):
+    """Let torch use only operations that give the same bits each time, during a fit.
+
+    cuDNN is told to be deterministic and not to try out algorithms; operations that cannot be
+    deterministic raise. All settings are as before when the fit is over, however it ended. Seeding
+    is a matter of its own: `set_seed`.
+
+    Args:
+        warn_only: warn about such operations instead; None keeps what was set before.
+
+    Raises:
+        RuntimeError: cuBLAS was not told to be deterministic when the process began.
+
+    Events: before_fit, before_epoch, cleanup_fit
+    Order:  PLACE
+    Reads:  model
+    Writes:
+
+    Source: https://docs.pytorch.org/docs/stable/notes/randomness.html
+    """
+
+    order = Order.PLACE
+
+    def __init__(self, warn_only: bool | None = None) -> None:
+        self.warn_only, self._before = warn_only, None
+
+    def before_fit(self, learn: Learner) -> None:
+        """Note the settings and change them."""
+        self._before = before = _determinism()
+        warn_only = before[1] if self.warn_only is None else self.warn_only
+        _set_determinism(True, warn_only, True, False)
+
+    def before_epoch(self, learn: Learner) -> None:
+        """See that cuBLAS is ready, once the model is where it will stay."""
+        on_cuda = any(p.is_cuda for p in getattr(learn.model, "parameters", tuple)())
+        workspace = os.environ.get("CUBLAS_WORKSPACE_CONFIG")
+        warns = torch.is_deterministic_algorithms_warn_only_enabled()
+        if on_cuda and not warns and workspace not in (":4096:8", ":16:8"):
+            raise RuntimeError(
+                "matrix products on CUDA are deterministic only with CUBLAS_WORKSPACE_CONFIG set "
+                f"to ':4096:8' or ':16:8' before the process starts; it is {workspace!r}. Set it, or "
+                "use DeterministicCB(warn_only=True)."
+            )
+
+    def cleanup_fit(self, learn: Learner) -> None:
+        """Put the settings back."""
+        if self._before is not None:
+            _set_determinism(*self._before)
+            self._before = None
+
+    def __repr__(self) -> str:
+        """Show the setting that was given."""
+        return f"DeterministicCB({'' if self.warn_only is None else f'warn_only={self.warn_only}'})"
+
+
+def _determinism() -> tuple[bool, bool, bool, bool]:
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.backends.cudnn.deterministic,
+        torch.backends.cudnn.benchmark,
+    )
+
+
+def _set_determinism(enabled: bool, warn_only: bool, cudnn: bool, benchmark: bool) -> None:
+    torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = cudnn, benchmark
+
+
+class ChannelsLastCB(Callback):
+    """Keep pictures and the weights of convolutions with their channels last in memory.
+
+    Shapes and results stay; convolutions are faster on GPUs with tensor cores and on many CPUs. At
+    the end of the fit the weights lie as they did before.
+
+    Events: before_fit, before_batch, cleanup_fit
+    Order:  PLACE
+    Reads:  model, batch
+    Writes: batch
+
+    Source: https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
+    """
+
+    order = Order.PLACE
+
+    def __init__(self) -> None:
+        self._contiguous: list[Tensor] = []
+
+    def before_fit(self, learn: Learner) -> None:
+        """Lay out the weights; inside of a fit that has done so, nothing is left to do."""
+        held = [*learn.model.parameters(), *learn.model.buffers()]
+        self._contiguous = [t for t in held if t.dim() == 4 and t.is_contiguous()]
+        for t in self._contiguous:
+            t.data = t.data.contiguous(memory_format=torch.channels_last)
+
+    def before_batch(self, learn: Learner) -> None:
+        """Lay out the pictures of the batch: float tensors of shape (B, C, H, W)."""
+        learn.batch = map_batch(_channels_last, learn.batch)
+
+    def cleanup_fit(self, learn: Learner) -> None:
+        """Lay the weights out as before."""
+        for t in self._contiguous:
+            t.data = t.data.contiguous()
+        self._contiguous = []
+
+
+def _channels_last(x: Any) -> Any:
+    if isinstance(x, Tensor) and x.dim() == 4 and x.is_floating_point():
+        return x.contiguous(memory_format=torch.channels_last)
+    return x

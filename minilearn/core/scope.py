@@ -1,11 +1,12 @@
 """Fits inside a fit: passes and probes that leave everything as they found it.
 
-Stands on batch, callback, events, exceptions, seed and stream.
+Stands on callback, dispatch, events, seed and stream.
 """
 
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
@@ -13,8 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
+from torch.utils.data import DataLoader
 
-from .callback import order_of
+from .callback import CleanUp, order_of
+from .dispatch import Dispatch
 from .events import ACTIONS, Order
 from .seed import preserved_random_states
 from .stream import pick_loader
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from .learner import Learner
 
 SHAPES_BATCH = ("before_batch", "after_predict", "after_loss")
+MAX_DEPTH = 8  # nobody nests so deep on purpose
 
 
 def takes_part(cb: Any) -> bool:
@@ -36,15 +41,50 @@ def takes_part(cb: Any) -> bool:
     return order_of(cb) <= Order.GRADIENT or shapes
 
 
+def participants(learn: Learner) -> list[Any]:
+    """Return the callbacks of `learn` that take part in a probe that begins now.
+
+    A callback that is in the middle of handling an event is left out, unless it answers an action:
+    it would start the same probe again.
+    """
+    busy = [cb for cb in _running(learn) if not any(hasattr(cb, name) for name in ACTIONS)]
+    return [cb for cb in learn.cbs if takes_part(cb) and not any(cb is b for b in busy)]
+
+
+def _running(learn: Learner) -> Iterator[Any]:
+    """Yield the callbacks whose handlers of events are on the stack of calls.
+
+    Read from the stack, because the loop would pay for a note of it at every event.
+    """
+    frame = sys._getframe()
+    while frame is not None:
+        seen = frame.f_locals if frame.f_code in _CALLS_HANDLERS else {}
+        event, handler = _handler_in(seen)
+        if event is not None:
+            yield from (cb for cb in learn.cbs if getattr(cb, event, None) == handler)
+        frame = frame.f_back
+
+
+_CALLS_HANDLERS = (Dispatch.callback.__code__, CleanUp.__call__.__code__)
+
+
+def _handler_in(seen: dict[str, Any]) -> tuple[str | None, Any]:
+    if "method" in seen:
+        return seen["self"].event, seen["method"]
+    return seen.get("event"), seen.get("handler")
+
+
 @contextmanager
 def inner(
     learn: Learner, cbs: list[Any], *, train: Any = None, valid: Any = None, trains: bool = False
 ) -> Iterator[None]:
     """Make room for a fit of its own inside whatever `learn` is doing.
 
-    At the end, however it comes, these are as they were: the Learner's attributes, gradients, random
-    states, the place of loaders that can tell it, attributes and metric objects of `cbs`; and where
-    the fit trains, weights, buffers and the optimizer too.
+    At the end, however it comes, these are as they were: the Learner's attributes, gradients,
+    random states, the place of loaders that can tell it, attributes and metric objects of `cbs`;
+    and where the fit trains, weights, buffers and the optimizer too. Loaders of torch, and others
+    that count their passes, are run as copies: a pass over them that is under way goes on
+    undisturbed.
 
     Args:
         learn: may be in the middle of a fit, or not.
@@ -52,21 +92,34 @@ def inner(
         train: its training loader; the Learner's own when it is not given.
         valid: its validation loader, likewise.
         trains: whether weights may change.
+
+    Raises:
+        RuntimeError: a callback starts a pass inside each pass that it starts.
     """
+    if learn.depth >= MAX_DEPTH:
+        raise RuntimeError(
+            f"{MAX_DEPTH} passes are running inside each other: a callback starts one whenever it "
+            "is in one. Let it look at learn.depth first, which is 0 in the fit itself."
+        )
     loaders = [pick_loader(learn.dls, True), pick_loader(learn.dls, False)]
     with ExitStack() as stack:
-        for undo in _undos(learn, cbs, loaders, trains):
+        for undo in _undos(learn, cbs, [*loaders, train, valid], trains):
             stack.callback(undo)
         stack.enter_context(preserved_random_states())
-        loaders = [given or own for given, own in zip((train, valid), loaders, strict=True)]
-        learn.dls = SimpleNamespace(train=loaders[0], valid=loaders[1])
+        if trains:  # also where the outer pass is a validation
+            stack.enter_context(torch.enable_grad())
+        own_train, own_valid = loaders
+        learn.dls = SimpleNamespace(
+            train=_own_copy(own_train if train is None else train),
+            valid=_own_copy(own_valid if valid is None else valid),
+        )
         learn.cbs, learn.depth, learn.levels, learn.error = list(cbs), learn.depth + 1, (), None
         yield
 
 
 def _undos(learn: Learner, cbs: list[Any], loaders: list[Any], trains: bool) -> list[Callable]:
     """Note how things are; return what puts each of them back."""
-    undos = [_undo_attributes(learn), _undo_grads(learn.model)]
+    undos = [_undo_attributes(learn), _undo_grads(learn)]
     undos += [_undo_attributes(cb) for cb in cbs]
     undos += [_undo_place(dl) for dl in loaders]
     if trains:
@@ -99,8 +152,9 @@ def _undo_attributes(o: Any) -> Callable[[], None]:
     return undo
 
 
-def _undo_grads(model: Any) -> Callable[[], None]:
-    params = list(model.parameters()) if isinstance(model, nn.Module) else []
+def _undo_grads(learn: Learner) -> Callable[[], None]:
+    params = [p for group in getattr(learn.opt, "param_groups", ()) for p in group["params"]]
+    params += learn.model.parameters() if isinstance(learn.model, nn.Module) else ()
     saved = [(p, p.grad) for p in params]
 
     def undo() -> None:
@@ -108,6 +162,16 @@ def _undo_grads(model: Any) -> Callable[[], None]:
             p.grad = grad
 
     return undo
+
+
+def _own_copy(dl: Any) -> Any:
+    """Return a copy of a loader with a count of passes, or with workers that stay, of its own."""
+    if not isinstance(dl, DataLoader) and not hasattr(dl, "epoch"):
+        return dl
+    own = copy.copy(dl)
+    if isinstance(dl, DataLoader):  # it lets nobody set these; living workers serve one pass
+        vars(own).update(persistent_workers=False, _iterator=None)
+    return own
 
 
 def _undo_place(dl: Any) -> Callable[[], None]:
@@ -133,6 +197,8 @@ def _undo_tensors(model: Any) -> Callable[[], None]:
     if not isinstance(model, nn.Module):
         return lambda: None
     params = [(p, p.detach().clone(), dict(vars(p))) for p in model.parameters()]
+    # a graph of the outer batch would refuse what was changed since, though it is changed back
+    versions = _unsafe_preserve_version_counter((*model.parameters(), *model.buffers()))
     buffers = [
         (module._buffers, name, buffer, buffer.clone())
         for module in model.modules()
@@ -141,7 +207,6 @@ def _undo_tensors(model: Any) -> Callable[[], None]:
     ]
 
     def undo() -> None:
-        # by `.data`: a graph of the outer batch must not see a change of version
         for p, value, attributes in params:
             p.data.copy_(value)
             vars(p).clear()
@@ -149,6 +214,7 @@ def _undo_tensors(model: Any) -> Callable[[], None]:
         for owner, name, buffer, value in buffers:
             buffer.data.copy_(value)
             owner[name] = buffer
+        versions.__exit__()
 
     return undo
 

@@ -1,0 +1,175 @@
+"""Fewer batches than there are: for a quick look, and to see whether a model can learn at all.
+
+Stands on core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from minilearn.core.batch import map_batch, n_batches
+from minilearn.core.callback import Callback
+from minilearn.core.events import Order
+from minilearn.core.stream import pick_loader
+
+if TYPE_CHECKING:
+    from minilearn.core.learner import Learner
+
+
+class LimitBatchesCB(Callback):
+    """Run only the first batches of each pass. Schedules follow the shorter passes.
+
+    Args:
+        train: how many batches of a training pass, or which share of them: 10 are ten batches, 0.1
+            is a tenth (rounded, one at least). None for all.
+        valid: likewise for validation.
+
+    Raises:
+        ValueError: a limit is neither a positive whole number nor a share between 0 and 1; or it is
+            a share of a loader without a length.
+
+    Events: before_fit, before_epoch
+    Order:  ACCUMULATE
+    Reads:  n_batches, training, dl
+    Writes: n_batches, dl
+    """
+
+    order = Order.ACCUMULATE  # before anyone counts batches
+    in_probe = False  # get_preds and validate run whole passes
+
+    def __init__(self, train: int | float | None = None, valid: int | float | None = None) -> None:
+        self.limits = {True: _checked("train", train), False: _checked("valid", valid)}
+
+    def before_fit(self, learn: Learner) -> None:
+        """Lower the number of batches that the fit counts on."""
+        if self.limits[True] is not None and learn.n_batches is not None:
+            learn.n_batches = _how_many(self.limits[True], learn.n_batches, "training")
+
+    def before_epoch(self, learn: Learner) -> None:
+        """Shorten the loader of this pass."""
+        limit, phase = self.limits[learn.training], "training" if learn.training else "validation"
+        if limit is not None:
+            learn.dl = Shortened(learn.dl, _how_many(limit, n_batches(learn.dl), phase))
+
+    def __repr__(self) -> str:
+        """Show the limits."""
+        return f"LimitBatchesCB(train={self.limits[True]}, valid={self.limits[False]})"
+
+
+class Shortened:
+    """The first `n` batches of a loader; whatever else one asks of it, the loader answers."""
+
+    def __init__(self, dl: Any, n: int) -> None:
+        self.dl, self.n = dl, n
+
+    def __len__(self) -> int:
+        """Return the number of batches; of a loader without a length, the most there can be."""
+        declared = n_batches(self.dl)
+        return self.n if declared is None else min(self.n, declared)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the batches."""
+        return islice(iter(self.dl), self.n)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "dl":  # not there yet: a copy is being made
+            raise AttributeError(name)
+        return getattr(self.dl, name)
+
+
+def _checked(name: str, limit: Any) -> Any:
+    whole = hasattr(limit, "__index__") and not isinstance(limit, bool) and limit >= 1
+    if limit is None or whole or (isinstance(limit, float) and 0 < limit <= 1):
+        return limit
+    raise ValueError(
+        f"{name} is a number of batches (1, 2, ...) or a share of them (0.1, 1.0); got {limit!r}. "
+        "To leave a pass out use fit(train=False) or fit(valid=False)."
+    )
+
+
+def _how_many(limit: int | float, length: int | None, phase: str) -> int:
+    if not isinstance(limit, float):
+        return limit if length is None else min(limit, length)
+    if length is None:
+        raise ValueError(
+            f"a share ({limit}) of the {phase} loader was asked for, and it has no length; "
+            "give a number of batches"
+        )
+    return max(1, round(limit * length))
+
+
+class OverfitCB(Callback):
+    """Train on the same few batches in every pass: a model that can learn gets their loss to zero.
+
+    They are the first ones of the training loader, drawn when the first fit begins and kept as
+    copies as long as the callback is.
+
+    Args:
+        n: how many batches.
+        valid: validate on them, too, instead of on the validation loader.
+
+    Attributes:
+        batches: the batches, None before the first fit.
+
+    Raises:
+        ValueError: `n` is below 1, or there is no training loader.
+
+    Events: before_fit, before_epoch
+    Order:  ACCUMULATE
+    Reads:  dls, n_batches, training
+    Writes: n_batches, dl
+    """
+
+    order = Order.ACCUMULATE
+    in_probe = False
+
+    def __init__(self, n: int = 1, valid: bool = False) -> None:
+        if not hasattr(n, "__index__") or n < 1:
+            raise ValueError(f"n is a number of batches, 1 or more; got {n!r}")
+        self.n, self.valid, self.batches = n, valid, None
+
+    def before_fit(self, learn: Learner) -> None:
+        """Draw the batches, once, and lower the number that the fit counts on."""
+        train = pick_loader(learn.dls, True)
+        if self.batches is None:
+            if train is None:
+                raise ValueError("OverfitCB takes its batches of a training loader: there is none")
+            self.batches = [_clone(batch) for batch in islice(iter(train), self.n)]
+        if learn.n_batches is not None or n_batches(train) is None:
+            learn.n_batches = len(self.batches)
+
+    def before_epoch(self, learn: Learner) -> None:
+        """Let this pass run over the kept batches."""
+        if learn.training or self.valid:
+            learn.dl = Kept(self.batches)
+
+    def __repr__(self) -> str:
+        """Show the number of batches."""
+        return f"OverfitCB({self.n}{', valid=True' if self.valid else ''})"
+
+
+class Kept:
+    """Batches in memory, handed out as copies: what a transform does in place stays without effect.
+
+    Args:
+        batches: any structures.
+    """
+
+    def __init__(self, batches: list[Any]) -> None:
+        self.batches = batches
+
+    def __len__(self) -> int:
+        """Return the number of batches."""
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield a copy of each."""
+        return map(_clone, self.batches)
+
+
+def _clone(batch: Any) -> Any:
+    return map_batch(lambda x: x.clone() if isinstance(x, Tensor) else x, batch)
