@@ -25,8 +25,9 @@ from .exceptions import CancelException
 from .explain import explain_text, show
 from .history import History, in_order
 from .modes import frozen_modules, preserved_modes, set_mode
+from .plan import Plan
 from .seed import preserved_random_states
-from .stream import Plan, Stream, check_loader, pick_loader
+from .stream import Stream, check_loader, pick_loader
 
 
 class Learner(Dispatch):

@@ -1,24 +1,19 @@
-"""Where batches come from, and how long a fit is.
+"""Where batches come from.
 
 Stands on batch. A loader is any iterable of batches, with or without a length; a `Stream` keeps its
-place in one; a `Plan` says when passes, rounds and the fit end.
+place in one.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import count, islice
-from math import ceil, inf
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
 
 from torch.utils.data import IterableDataset
 
 from .batch import n_batches
-
-if TYPE_CHECKING:
-    from .learner import Learner
 
 
 def pick_loader(dls: Any, training: bool) -> Any:
@@ -103,6 +98,11 @@ class Stream:
             yield batch
         self._finish()
 
+    @property
+    def fresh(self) -> bool:
+        """Whether the next batch will be the loader's first."""
+        return self._batches is None
+
     def exhausted(self) -> bool:
         """Look one batch ahead, and return whether there was none."""
         if self._batches is None:
@@ -164,133 +164,3 @@ def _draw_quietly(batches: Iterator[Any]) -> Any:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Length of IterableDataset")
         return next(batches)
-
-
-@dataclass
-class Plan:
-    """How long a fit is: in epochs or in updates, and how often it validates.
-
-    Attributes:
-        n_epochs: full passes over the training data, None where `n_steps` decides.
-        n_steps: updates in all, None where `n_epochs` decides.
-        every: validate after so many `unit`s.
-        unit: "epoch" or "step". With "step" the stream of batches is cut into passes of `every`
-            updates.
-    """
-
-    n_epochs: int | None
-    n_steps: int | None = None
-    every: int = 1
-    unit: str = "epoch"
-
-    @classmethod
-    def of(cls, n_epochs: int | None, n_steps: int | None, valid_every: Any) -> Plan:
-        """Make a plan of the arguments of `fit`.
-
-        Raises:
-            ValueError: an amount is not a whole number, or both amounts are given.
-        """
-        if n_epochs is not None and n_steps is not None:
-            raise ValueError(f"give n_epochs or n_steps, not both (got {n_epochs} and {n_steps})")
-        every, unit = parse_every(1 if valid_every is None else valid_every, ("epoch", "step"))
-        if n_steps is None:
-            n_epochs = _whole("n_epochs", 1 if n_epochs is None else n_epochs, least=0)
-        else:
-            n_steps = _whole("n_steps", n_steps, least=1)
-        return cls(n_epochs, n_steps, every, unit)
-
-    @property
-    def cuts(self) -> bool:
-        """Whether passes are cut out of the stream of batches, instead of following the data."""
-        return self.unit == "step"
-
-    def stop_after(self, steps_done: int) -> float:
-        """Return the number of updates at which the training pass that begins now must end."""
-        cut = (steps_done // self.every + 1) * self.every if self.cuts else inf
-        return min(cut, inf if self.n_steps is None else self.n_steps)
-
-    def validates(self, epoch: int) -> bool:
-        """Return whether the round in `epoch` has a validation."""
-        return self.cuts or (epoch + 1) % self.every == 0
-
-    def total_steps(self, n_batches: int | None, batches_per_step: int) -> int | None:
-        """Return how many updates the fit will make, None where the loader has no length."""
-        if self.n_steps is not None or n_batches is None:
-            return self.n_steps
-        if self.cuts:  # groups of an accumulation go on across the end of the data
-            return ceil(self.n_epochs * n_batches / batches_per_step)
-        return self.n_epochs * ceil(n_batches / batches_per_step)
-
-    def epochs(self, learn: Learner) -> Iterable[int]:
-        """Return the epoch of each round, in order, until the fit is done."""
-        if self.n_steps is None and not self.cuts:
-            return range(self.n_epochs)
-        return self._rounds(learn)
-
-    def _rounds(self, learn: Learner) -> Iterator[int]:
-        for number in count():
-            passes = learn.stream.passes if learn.stream else 0
-            if self.n_steps is None and passes == self.n_epochs:
-                return
-            before = learn.steps_done
-            yield passes if self.cuts else number
-            if learn.steps_done == self.n_steps or (self.cuts and self._ends(learn.stream)):
-                return
-            self.check_progress(learn, before)
-
-    def _ends(self, stream: Stream) -> bool:
-        """Return whether the data are exhausted for the last time."""
-        return self.n_steps is None and stream.exhausted() and stream.passes == self.n_epochs
-
-    def batches(self, learn: Learner) -> Iterator[Any]:
-        """Yield the batches of one training pass: to the end of the data, or to its last update."""
-        stream, before = learn.stream, learn.steps_done
-        stop = self.stop_after(before)
-        while True:
-            set_epoch(stream.dl, learn.epoch)
-            for batch in stream:
-                yield batch
-                if learn.steps_done >= stop:
-                    return
-            if not self.cuts or stream.passes == self.n_epochs:
-                return
-            self.check_progress(learn, before)
-            learn.epoch, before = stream.passes, learn.steps_done
-
-    def check_progress(self, learn: Learner, before: int) -> None:
-        """Raise where no update was made since `before`, so `n_steps` would never be reached."""
-        if self.n_steps is not None and learn.steps_done == before:
-            raise RuntimeError(
-                f"a whole pass made no update, so n_steps={self.n_steps} would never be reached "
-                f"({before} are done): every step was cancelled or skipped"
-            )
-
-    def is_last(self, learn: Learner) -> bool | None:
-        """Return whether the batch in hand is the last of its pass, None where that is unknown."""
-        stream = learn.stream
-        if learn.training and learn.batches_per_step == 1 and stream is not None:
-            if learn.steps_done + 1 == self.stop_after(learn.steps_done):
-                return True
-        if learn.training and self.cuts and (stream is None or stream.passes + 1 != self.n_epochs):
-            return False if learn.batches_per_step == 1 else None
-        return None if learn.pass_length is None else learn.iter + 1 >= learn.pass_length
-
-
-def parse_every(every: Any, units: tuple[str, ...]) -> tuple[int, str]:
-    """Read `n` or `(n, unit)`; a bare number is in the first of `units`.
-
-    Raises:
-        ValueError: the number is not whole and positive, or the unit is unknown.
-    """
-    n, unit = every if isinstance(every, (tuple, list)) and len(every) == 2 else (every, units[0])
-    if unit not in units:
-        raise ValueError(
-            f"unknown unit in {every!r}; use a number or one of {[(1, u) for u in units]}"
-        )
-    return _whole("every", n, least=1), unit
-
-
-def _whole(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
-        raise ValueError(f"{name} must be a whole number, {least} or more; got {value!r}")
-    return int(value)
