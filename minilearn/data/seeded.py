@@ -15,7 +15,7 @@ import hashlib
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -219,8 +219,9 @@ class _EpochBatches:
         return len(self.batches) - self.start
 
     def __iter__(self) -> Iterator[tuple[int, list[int]]]:
-        epoch = self.epoch  # now, not at the first batch
-        return ((epoch, batch) for batch in islice(iter(self.batches), self.start, None))
+        epoch, rest = self.epoch, islice(iter(self.batches), self.start, None)
+        first = list(islice(rest, 1))  # the order is fixed now, not when the first batch is read
+        return ((epoch, batch) for batch in chain(first, rest))
 
 
 class _SeededBatches:
