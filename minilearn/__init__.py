@@ -1,1 +1,162 @@
-"""A callback-driven training framework for PyTorch that fits in your head."""
+"""A callback-driven training framework for PyTorch that fits in your head.
+
+Every public name stands here. What is heavy (matplotlib, datasets, …) is imported where it is used,
+so this costs little more than importing torch.
+"""
+
+from typing import Any
+
+# these add methods to Learner: each docstring there says which
+from .callbacks import recipes as _recipes  # noqa: F401
+from .callbacks import usual as _usual  # noqa: F401
+from .callbacks.augment import BatchTransformCB
+from .callbacks.capture import CapturePreds
+from .callbacks.device import ChannelsLastCB, DeterministicCB, DeviceCB
+from .callbacks.handlers import LambdaCB
+from .callbacks.limits import LimitBatchesCB, OverfitCB
+from .callbacks.metrics import MetricsCB
+from .callbacks.progress import ProgressCB
+from .callbacks.recorder import RecorderCB
+from .callbacks.schedule import BaseSchedCB, BatchSchedCB, EpochSchedCB, PlateauCB
+from .callbacks.schedulers import constant, flat_cos, plot_sched, sched_lrs
+from .callbacks.scores import accuracy, accuracy_multi, mae, mse, rmse, skm
+from .callbacks.training import SingleBatchCB, TrainCB
+from .callbacks.warmup import warmup
+from .core.batch import default_device, map_batch, to_cpu, to_device
+from .core.callback import Callback, run_cbs
+from .core.events import Order, register_level, with_cbs
+from .core.exceptions import (
+    ActionConflictError,
+    CancelBackwardException,
+    CancelBatchException,
+    CancelEpochException,
+    CancelException,
+    CancelFitException,
+    CancelRoundException,
+    CancelStepException,
+    MissingActionError,
+)
+from .core.history import History
+from .core.learner import Learner
+from .core.seed import set_seed
+from .core.train_learner import MomentumLearner, TrainLearner
+from .data import (
+    ArrayLoader,
+    DataLoaders,
+    Dataset,
+    SeededLoader,
+    collate_dict,
+    fashion_mnist,
+    get_dls,
+    inplace,
+)
+from .inference import Results
+from .insight import show as _show  # noqa: F401
+from .insight.hooks import Hook, Hooks
+from .insight.plotting import get_grid, plot_func, show_image, show_images, subplots
+from .nn import (
+    Dropout,
+    GeneralRelu,
+    GlobalAvgPool,
+    ResBlock,
+    act_gr,
+    cnn_layers,
+    conv,
+    get_model,
+    init_weights,
+    lsuv,
+    lsuv_init,
+    resnet,
+)
+
+__all__ = [
+    "ActionConflictError",
+    "ArrayLoader",
+    "BaseSchedCB",
+    "BatchSchedCB",
+    "BatchTransformCB",
+    "Callback",
+    "CancelBackwardException",
+    "CancelBatchException",
+    "CancelEpochException",
+    "CancelException",
+    "CancelFitException",
+    "CancelRoundException",
+    "CancelStepException",
+    "CapturePreds",
+    "ChannelsLastCB",
+    "DataLoaders",
+    "Dataset",
+    "DeterministicCB",
+    "DeviceCB",
+    "Dropout",
+    "EpochSchedCB",
+    "GeneralRelu",
+    "GlobalAvgPool",
+    "History",
+    "Hook",
+    "Hooks",
+    "LambdaCB",
+    "Learner",
+    "LimitBatchesCB",
+    "MetricsCB",
+    "MissingActionError",
+    "MomentumLearner",
+    "Order",
+    "OverfitCB",
+    "PlateauCB",
+    "ProgressCB",
+    "RecorderCB",
+    "ResBlock",
+    "Results",
+    "SeededLoader",
+    "SingleBatchCB",
+    "TrainCB",
+    "TrainLearner",
+    "accuracy",
+    "accuracy_multi",
+    "act_gr",
+    "cnn_layers",
+    "collate_dict",
+    "constant",
+    "conv",
+    "default_device",
+    "fashion_mnist",
+    "flat_cos",
+    "get_dls",
+    "get_grid",
+    "get_model",
+    "init_weights",
+    "inplace",
+    "lsuv",
+    "lsuv_init",
+    "mae",
+    "map_batch",
+    "mse",
+    "plot_func",
+    "plot_sched",
+    "register_level",
+    "resnet",
+    "rmse",
+    "run_cbs",
+    "sched_lrs",
+    "set_seed",
+    "show_image",
+    "show_images",
+    "skm",
+    "subplots",
+    "to_cpu",
+    "to_device",
+    "warmup",
+    "with_cbs",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version  # takes a while, so not at import
+
+        return version("minilearn")
+    if name == "def_device":
+        return default_device()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
