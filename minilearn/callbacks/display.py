@@ -69,7 +69,8 @@ class Bar:
         """Return one line of fewer than `width` columns: what matters least makes room first."""
         parts, room = self.parts(), width - 1
         known = "percent" in parts
-        for name in ("rate", "count", "left", "fit", "percent") if known else ("rate", "fit"):
+        order = ("rate", "count", "left", "fit", "percent") if known else ("rate", "fit", "count")
+        for name in order:
             bar = 11 if known and name in ("rate", "count") else 0  # they make room for a bar too
             if len(" ".join(parts.values())) + bar > room:
                 parts.pop(name, None)
@@ -130,8 +131,9 @@ class Lines:
 
     def write(self, text: str) -> None:
         """Write to what is standard output now; what it cannot encode becomes a question mark."""
-        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-        print(text.encode(encoding, "replace").decode(encoding), end="", flush=True)
+        out = sys.stdout
+        encoding = getattr(out, "encoding", None) or "utf-8"
+        print(text.encode(encoding, "replace").decode(encoding), end="", file=out, flush=True)
 
 
 class Terminal(Lines):
@@ -205,8 +207,9 @@ class Notebook(Lines):
 
     def add_loss(self, loss: Any) -> None:
         """Record the loss of a training batch, without reading it."""
-        if self.curve is not None and isinstance(loss, Tensor) and loss.numel() == 1:
-            self.curve.pending.append(loss.detach().reshape(()))
+        if self.curve is not None and isinstance(loss, Tensor):
+            # a new tensor: CUDA graphs overwrite what a compiled model returns
+            self.curve.pending.append(loss.detach().float().mean())
 
     def add_valid_loss(self, loss: float) -> None:
         """Record a validation loss, after the training batches so far."""

@@ -176,10 +176,8 @@ def pass_total(learn: Any) -> int | None:
 
 
 def read_loss(loss: Any) -> float | None:
-    """Return a loss as a number; this waits for its device. None where it is not one number."""
-    if isinstance(loss, Tensor):
-        return loss.item() if loss.numel() == 1 else None
-    return loss if isinstance(loss, float) else None
+    """Return a loss (the mean of several) as a number, or None; this waits for its device."""
+    return loss.float().mean().item() if isinstance(loss, Tensor) else loss
 
 
 def _stay_quiet(row: dict[str, Any]) -> None:
