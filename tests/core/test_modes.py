@@ -1,0 +1,52 @@
+"""Train and eval modes: set for each pass, frozen modules left alone, all put back."""
+
+import torch
+from torch import nn
+from toys import At, toy_learner
+
+
+def noisy_model():
+    layers = nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 1)
+    return nn.Sequential(*layers)
+
+
+def test_the_model_is_set_to_each_pass_s_mode_before_before_epoch():
+    modes = []
+    watch = At("before_epoch", lambda learn: modes.append(learn.model.training), times=9)
+    learn = toy_learner([watch])
+    learn.model.eval()
+    learn.fit(2)
+    assert modes == [True, False, True, False]
+    assert learn.model.training is False
+
+
+def test_frozen_modules_stay_in_eval_and_all_modes_come_back():
+    model = noisy_model()
+    model[1].eval()
+    stats = model[1].running_mean.clone()
+    modes = []
+    watch = At("before_batch", lambda learn: modes.append([m.training for m in model]), times=9)
+    learn = toy_learner([watch], model=model)
+    learn.fit(1)
+    assert modes == [[True, False, True, True]] * 2 + [[False] * 4]
+    assert torch.equal(model[1].running_mean, stats)
+    assert [m.training for m in model] == [True, False, True, True]
+
+
+def test_in_a_model_that_is_in_eval_no_module_counts_as_frozen():
+    model = noisy_model().eval()
+    modes = []
+    watch = At("before_batch", lambda learn: modes.append({m.training for m in model.modules()}))
+    toy_learner([watch], model=model).fit(1)
+    assert modes == [{True}]
+    assert not any(m.training for m in model.modules())
+
+
+def test_a_module_that_a_callback_freezes_in_before_fit_stays_frozen_and_comes_back():
+    model = noisy_model()
+    modes = []
+    freeze = At("before_fit", lambda learn: model[1].eval())
+    watch = At("before_batch", lambda learn: modes.append(model[1].training))
+    toy_learner([freeze, watch], model=model).fit(1)
+    assert modes == [False]
+    assert model[1].training
