@@ -25,6 +25,13 @@ MODES = {"L": 1, "LA": 2, "RGB": 3, "RGBA": 4}  # PIL's 8-bit modes and their ch
 MEMORY_LIMIT = 4 * 2**30  # bytes of decoded pictures that are kept without being asked to
 
 
+class MissingKeyError(KeyError):
+    """A KeyError whose message is printed as written, not as a quoted key."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class Scale:
     """Turn pictures of 8 bits into floats of 0..1, normalised where mean and deviation are given.
 
@@ -84,7 +91,9 @@ def load_columns(
     keys = list(ds.features) if keys is None else list(keys)
     for key in keys:
         if key not in ds.features:
-            raise KeyError(f"no column {key!r} in the data set, which has {list(ds.features)}")
+            raise MissingKeyError(
+                f"no column {key!r} in the data set, which has {list(ds.features)}"
+            )
     table = ds.with_format("arrow")[:]
     return {key: _load_column(key, table[key], ds.features[key], limit) for key in keys}
 

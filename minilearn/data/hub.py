@@ -20,7 +20,15 @@ from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 
 from .building import make_loader
-from .columns import MEMORY_LIMIT, Column, Scale, channel_stats, is_picture, load_columns
+from .columns import (
+    MEMORY_LIMIT,
+    Column,
+    MissingKeyError,
+    Scale,
+    channel_stats,
+    is_picture,
+    load_columns,
+)
 from .seeded import ArrayLoader, SeededLoader
 
 VALID_SPLITS = ("validation", "valid", "val", "dev", "test")  # the first that exists is taken
@@ -94,7 +102,9 @@ class collate_dict:
             self.keys = _merge_order(self.features, list(rows[0]))
         missing = [key for key in self.keys if key not in rows[0]]
         if missing:
-            raise KeyError(f"no column {missing[0]!r} in the batch, which has {list(rows[0])}")
+            raise MissingKeyError(
+                f"no column {missing[0]!r} in the batch, which has {list(rows[0])}"
+            )
         return {key: _collate_column(key, [row[key] for row in rows]) for key in self.keys}
 
 
@@ -142,17 +152,17 @@ def choose_splits(dd: Mapping[str, Any], wanted: Mapping[str, str | None] | None
     splits = {"train": "train", "valid": validation, "test": "test" if "test" in dd else None}
     splits |= wanted or {}
     if splits["train"] not in dd:
-        raise KeyError(
+        raise MissingKeyError(
             f"no split {splits['train']!r} to train on; there are {names}. {HOW_TO_NAME}"
         )
     if splits["valid"] is None and "valid" not in (wanted or {}):
-        raise KeyError(
+        raise MissingKeyError(
             f"no split to validate on; there are {names}. {HOW_TO_NAME}, split the data by "
             'dd["train"].train_test_split(0.2), or pass splits={"valid": None} to do without.'
         )
     for role, name in splits.items():
         if name is not None and name not in dd:
-            raise KeyError(f"no split {name!r} for {role}; there are {names}")
+            raise MissingKeyError(f"no split {name!r} for {role}; there are {names}")
     return {role: name for role, name in splits.items() if name is not None}
 
 
@@ -190,7 +200,8 @@ def hub_loaders(
         read = partial(load_columns, keys=keys, limit=math.inf if cache else MEMORY_LIMIT)
     else:
         read = partial(_run_transform, collate=collate, seed=passes["train"]["seed"], **kwargs)
-    once = {id(ds): read(ds) for ds in data.values()}  # one split may be both valid and test
+    distinct = {id(ds): ds for ds in data.values()}  # one split may be both valid and test
+    once = {key: read(ds) for key, ds in distinct.items()}
     columns = {role: once[id(ds)] for role, ds in data.items()}
     pictures = [k for k in columns["train"] if plain and is_picture(data["train"].features[k])]
     scales, mean, std = _fit_scales(columns, pictures, normalize)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .building import Dataset, check_not_empty, get_dls, len_or_none
+from .columns import MissingKeyError
 from .hub import choose_splits, hub_loaders
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class DataLoaders:
     def __getitem__(self, name: str) -> Any:
         """Return a loader by name."""
         if name not in self.keys():
-            raise KeyError(f"no loader {name!r}; there are {self.keys()}")
+            raise MissingKeyError(f"no loader {name!r}; there are {self.keys()}")
         return self.named[name] if name in self.named else getattr(self, name)
 
     def __repr__(self) -> str:

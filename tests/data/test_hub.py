@@ -90,7 +90,7 @@ if __name__ == "__main__":
     for transform in (plus, doubled):
         dd = DatasetDict(train=ds, test=ds).with_transform(transform)
         dls = DataLoaders.from_dd(dd, 2, num_workers=1, multiprocessing_context="spawn")
-        print([x.tolist() for x, y in dls.valid])
+        print([batch[0].tolist() for batch in dls.valid])
 """
 
 
@@ -155,7 +155,8 @@ def test_collate_dict_can_be_pickled_before_and_after_its_first_batch(plain):
 
 
 def test_usage_lines_of_the_course_run_as_written():
-    train, (x, y) = pictures(8), ("image", "label")
+    train = pictures(8)
+    x, y = train.features
 
     @inplace
     def transformi(b):
@@ -164,6 +165,7 @@ def test_usage_lines_of_the_course_run_as_written():
     tdsf = train.with_transform(transformi)
     dlf = DataLoader(tdsf, batch_size=4, collate_fn=collate_dict(tdsf))
     xb, yb = next(iter(dlf))
+    assert y == "label"
     assert (xb.shape, yb.tolist()) == ((4, 48), [0, 1, 0, 1])
     dls = DataLoaders.from_dd(DatasetDict(train=tdsf, test=tdsf), 4, num_workers=0)
     assert [b.shape for b in next(iter(dls.train))] == [(4, 48), (4,)]
