@@ -7,6 +7,7 @@ so this costs little more than importing torch.
 from typing import Any
 
 # these add methods to Learner: each docstring there says which
+from .callbacks import dry_run as _dry_run  # noqa: F401
 from .callbacks import recipes as _recipes  # noqa: F401
 from .callbacks import usual as _usual  # noqa: F401
 from .callbacks.augment import BatchTransformCB

@@ -1,0 +1,84 @@
+"""The public names: sorted, documented, annotated, there with `from minilearn import Learner`."""
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+import torcheval.metrics
+
+import minilearn
+import minilearn.all
+from minilearn import Learner
+
+NAMES = minilearn.__all__
+OWN = [name for name in NAMES if getattr(minilearn, name).__class__.__name__ != "partial"]
+
+
+def test_names_are_sorted_and_once():
+    assert sorted(set(NAMES)) == NAMES
+
+
+def test_every_name_is_there():
+    assert [name for name in NAMES if not hasattr(minilearn, name)] == []
+    assert [name for name in minilearn.all.__all__ if not hasattr(minilearn.all, name)] == []
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_every_name_is_documented(name):
+    doc = inspect.getdoc(getattr(minilearn, name))
+    assert doc and doc.split("\n")[0].endswith(".")
+
+
+@pytest.mark.parametrize("name", [n for n in OWN if inspect.isfunction(getattr(minilearn, n))])
+def test_every_function_is_annotated(name):
+    signature = inspect.signature(getattr(minilearn, name))
+    bare = [p.name for p in signature.parameters.values() if p.annotation is p.empty]
+    assert not bare and signature.return_annotation is not signature.empty
+
+
+def test_torch_keeps_its_names():
+    import torch
+
+    assert minilearn.all.nn is torch.nn
+    assert minilearn.all.init is torch.nn.init
+    assert minilearn.all.optim is torch.optim
+
+
+def test_all_of_torcheval_is_offered():
+    theirs = {n for n in torcheval.metrics.__all__ if n != "functional"}
+    assert theirs == set(minilearn.all.TORCHEVAL)
+
+
+def test_a_metric_by_its_lazy_name_is_torchevals_own():
+    metric = minilearn.all.MulticlassAccuracy()
+    assert type(metric) is torcheval.metrics.MulticlassAccuracy
+    assert isinstance(metric, minilearn.all.MulticlassAccuracy)
+
+    class Mine(minilearn.all.MulticlassAccuracy):
+        pass
+
+    assert issubclass(Mine, torcheval.metrics.MulticlassAccuracy)
+
+
+def test_learner_has_its_patched_methods_without_another_import():
+    code = (
+        "from minilearn import Learner\n"
+        "print([m for m in ('on', 'validate', 'get_preds', 'capture_preds', 'dry_run', "
+        "'fit_one_cycle', 'show_image_batch') if not hasattr(Learner, m)])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+def test_the_learner_declares_what_it_holds():
+    """Every attribute that a fit sets stands in the class body (DESIGN: declare before use)."""
+    from minilearn import TrainCB
+    from minilearn.core.dispatch import Dispatch
+    from tests.toys import linear, toy_dls
+
+    learn = Learner(linear(), toy_dls(), cbs=[TrainCB()])
+    learn.fit(1)
+    declared = {n for c in (Learner, Dispatch) for n in (*c.__annotations__, *vars(c))}
+    private_to_dispatch = {"_table", "_owners", "_opt_given"}
+    assert set(vars(learn)) - declared - private_to_dispatch == set()
