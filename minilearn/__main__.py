@@ -1,0 +1,7 @@
+"""`python -m minilearn` is the command `minilearn`."""
+
+import sys
+
+from minilearn.cli import main
+
+sys.exit(main())
