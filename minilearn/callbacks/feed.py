@@ -1,5 +1,4 @@
-"""How batches reach metric objects (torcheval, torchmetrics, your own): together where
-that gives the same value.
+"""What counts as a metric, and how batches reach metric objects: joined where that is the same.
 
 Stands on core. It names families of classes of both libraries and imports neither.
 """
@@ -93,12 +92,12 @@ class Feed:
         metrics = list(metrics)
         self.joining = [m for m in metrics if joins(m)]
         self.others = [m for m in metrics if not joins(m)]
-        self._on_cpu: set[int] = set()  # metrics whose state the device of the data cannot hold
         self.reset()
 
     def reset(self) -> None:
         """Forget what waits."""
         self.begun, self.kept, self.bytes = False, [], 0
+        self._on_cpu: set[int] = set()  # metrics whose state the device of the data cannot hold
 
     def update(self, preds: Any, targs: Any) -> None:
         """Take a batch."""

@@ -76,7 +76,7 @@ class MetricsCB(Callback):
 
     def before_fit(self, learn: Learner) -> None:
         """Begin new rows, and let others find this as `learn.metrics`."""
-        learn.metrics, self.rows = self, []
+        learn.metrics, self.rows, self._resumed = self, [], None
 
     def before_epoch(self, learn: Learner) -> None:
         """Forget the pass before."""
@@ -145,8 +145,8 @@ class MetricsCB(Callback):
             missing = "predictions" if learn.preds is None else "targets"
             raise ValueError(
                 f"metrics compare predictions with targets, and there are no {missing}: the batch "
-                f"is {describe(learn.batch)}. Name the targets, TrainCB(targets=...), let the model "
-                "return (preds, loss), or use MetricsCB() for the loss alone."
+                f"is {describe(learn.batch)}. Name the targets, TrainCB(targets=...), let the "
+                "model return (preds, loss), or use MetricsCB() for the loss alone."
             )
         return _hard(targs[0]) if len(targs) == 1 else tuple(map(_hard, targs))
 
@@ -226,7 +226,7 @@ class MetricsCB(Callback):
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there with the next pass."""
+        """Go on from there with the next pass; to be called after `before_fit`."""
         self._resumed = state
 
     def _resume(self) -> None:

@@ -121,7 +121,9 @@ class FunctionMean:
 
     def __init__(self, f: Callable[..., Any]) -> None:
         inner, keywords = (f.func, f.keywords) if isinstance(f, partial) else (f, {})
-        self.f, self.mean = getattr(inner, "averages", f), Mean()
+        self.f, self.mean = f, Mean()
+        if hasattr(inner, "averages"):
+            self.f = partial(inner.averages, **keywords)
         self.finish = getattr(inner, "finish", None)
         items = getattr(inner, "items", None)
         self.items = items and partial(items, **keywords)
