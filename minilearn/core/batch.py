@@ -7,6 +7,7 @@ not a tensor is left alone.
 import copy
 import dataclasses
 import os
+from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -48,8 +49,11 @@ def map_batch(f: Callable[[Any], Any], batch: Any) -> Any:
 def _like_mapping(old: Mapping, values: dict) -> Any:
     if type(old) is dict:
         return values
-    new = copy.copy(old)  # keeps default factories and attributes of subclasses
     try:
+        if isinstance(old, (dict, UserDict)):
+            new = copy.copy(old)  # keeps default factories and attributes of subclasses
+        else:  # a shallow copy might share its store with the old one
+            new = copy.deepcopy(old, {id(value): value for value in old.values()})
         for key, value in values.items():
             new[key] = value
     except TypeError:  # a read-only Mapping

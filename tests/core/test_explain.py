@@ -1,0 +1,95 @@
+"""`learn.explain()`: what runs when, in words and as a table."""
+
+import sys
+from types import SimpleNamespace
+
+from story import Story
+from toys import Trace, linear, toy_dls, toy_learner
+
+from minilearn.callbacks.training import SingleBatchCB, TrainCB
+from minilearn.core.callback import Callback
+from minilearn.core.events import Order, register_level
+from minilearn.core.explain import SCRIPT, explain_rows, explain_text
+from minilearn.core.learner import Learner
+from minilearn.core.train_learner import MomentumLearner
+
+
+class First(Callback):
+    order = Order.PLACE
+
+    def before_batch(self, learn): ...
+
+    def cleanup_batch(self, learn): ...
+
+
+class Later(First):
+    order = Order.SAVE
+
+
+def explained(cbs, kind=Learner):
+    learn = kind(linear(), toy_dls(), torch_loss, cbs=cbs)
+    return {name: who for _, name, who in explain_rows(learn)}
+
+
+def torch_loss(preds, targets):
+    return (preds - targets).pow(2).mean()
+
+
+def test_the_script_tells_the_events_and_actions_of_a_real_fit_in_their_order():
+    names = [name.removesuffix("*") for _, name in SCRIPT]
+    assert names == Story(epochs=1, n_train=1, n_valid=0).trace
+
+
+def test_every_handled_event_names_its_handlers_in_order_and_clean_up_in_reverse():
+    rows = explained([Later(), TrainCB(), First()])
+    assert rows["before_batch"] == "First[0], Later[80]"
+    assert rows["cleanup_batch"] == "Later[80], First[0]"
+    assert "after_batch" not in rows
+
+
+def test_every_action_shows_its_owner():
+    assert explained([TrainCB(n_inp=2)])["predict*"] == "TrainCB(n_inp=2)"
+    rows = explained(None, MomentumLearner)
+    assert rows["zero_grad*"] == "MomentumLearner"
+    assert "add TrainCB()" in explained(None)["predict*"]
+
+
+def test_levels_of_one_s_own_are_shown_too():
+    register_level("verse")
+    hears = Callback()
+    hears.before_verse = lambda learn: None
+    assert explained([TrainCB(), hears])["before_verse"] == "Callback[60]"
+
+
+def test_the_text_indents_by_level_and_is_printed(capsys):
+    learn = toy_learner([Trace()])
+    learn.explain()
+    out = capsys.readouterr().out
+    assert str(explain_text(learn)) + "\n" == out
+    lines = out.splitlines()
+    assert lines[1].startswith("before_fit ")
+    assert any(line.startswith("      before_batch ") for line in lines)
+    assert any(line.startswith("          backward* ") for line in lines)
+
+
+def test_explaining_changes_nothing():
+    learn = toy_learner([SingleBatchCB()])
+    before = dict(vars(learn))
+    explain_text(learn)
+    assert vars(learn) == before
+
+
+def test_the_html_is_escaped():
+    odd = type("Odd<b>", (First,), {})
+    html = explain_text(toy_learner([odd()]))._repr_html_()
+    assert "Odd&lt;b&gt;" in html and "<b>" not in html
+
+
+def test_a_notebook_gets_it_displayed(monkeypatch):
+    shown = []
+    shell = SimpleNamespace(kernel=1)
+    ipython = SimpleNamespace(get_ipython=lambda: shell)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=shown.append))
+    toy_learner().explain()
+    assert len(shown) == 1 and hasattr(shown[0], "_repr_html_")

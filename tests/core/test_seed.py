@@ -1,0 +1,84 @@
+"""Random states: set, kept and put back."""
+
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from minilearn.core.seed import (
+    preserved_random_states,
+    random_states,
+    restore_random_states,
+    set_seed,
+)
+
+
+def draws():
+    return random.random(), np.random.rand(), torch.rand(2).tolist()
+
+
+def test_a_seed_fixes_python_numpy_and_torch():
+    set_seed(7)
+    first = draws()
+    set_seed(7)
+    assert draws() == first
+    set_seed(8)
+    assert draws() != first
+
+
+def test_a_seed_beyond_what_numpy_takes_is_fine():
+    set_seed(2**40)
+    draws()
+
+
+def test_random_states_can_be_restored():
+    states = random_states()
+    first = draws()
+    restore_random_states(states)
+    assert draws() == first
+
+
+@pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
+def test_a_block_leaves_the_random_states_as_it_met_them(error):
+    states = random_states()
+    expected = draws()
+    restore_random_states(states)
+    try:
+        with preserved_random_states():
+            draws()
+            if error:
+                raise error
+    except (ValueError, KeyboardInterrupt):
+        pass
+    assert draws() == expected
+
+
+def test_deterministic_sets_the_flags_of_cudnn():
+    cudnn = torch.backends.cudnn
+    before = cudnn.deterministic, cudnn.benchmark
+    try:
+        cudnn.deterministic, cudnn.benchmark = False, True
+        set_seed(1)
+        assert (cudnn.deterministic, cudnn.benchmark) == (False, True)
+        set_seed(1, deterministic=True)
+        assert (cudnn.deterministic, cudnn.benchmark) == (True, False)
+    finally:
+        cudnn.deterministic, cudnn.benchmark = before
+
+
+def test_a_numpy_that_was_imported_within_the_block_does_no_harm():
+    code = """if True:
+        import sys
+        for name in [n for n in sys.modules if n.startswith("numpy")]:
+            del sys.modules[name]
+        import minilearn.core.seed as seed
+        numpy = sys.modules.pop("numpy", None)
+        with seed.preserved_random_states():
+            if numpy is not None:
+                sys.modules["numpy"] = numpy
+        seed.set_seed(1)
+    """
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
