@@ -55,8 +55,8 @@ class BatchTransformCB(Callback):
             raise
         if changed is None:
             raise TypeError(
-                f"transform {self._name} returned None for {describe(batch)}: let it return the batch, also "
-                "where it changes it in place"
+                f"transform {self._name} returned None for {describe(batch)}: let it return "
+                "the batch, also where it changes it in place"
             )
         return changed
 

@@ -106,8 +106,8 @@ class DeterministicCB(Callback):
         if on_cuda and not warns and workspace not in (":4096:8", ":16:8"):
             raise RuntimeError(
                 "matrix products on CUDA are deterministic only with CUBLAS_WORKSPACE_CONFIG set "
-                f"to ':4096:8' or ':16:8' before the process starts; it is {workspace!r}. Set it, or "
-                "use DeterministicCB(warn_only=True)."
+                f"to ':4096:8' or ':16:8' before the process starts; it is {workspace!r}. Set it, "
+                "or use DeterministicCB(warn_only=True)."
             )
 
     def cleanup_fit(self, learn: Learner) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -133,12 +133,7 @@ def _undo_attributes(o: Any) -> Callable[[], None]:
         return lambda: None
     saved = dict(vars(o))
     held = [(v, copy.copy(v)) for v in saved.values() if type(v) in (list, dict, set)]
-    metrics = [v for v in saved.values() if hasattr(v, "compute") and hasattr(v, "reset")]
-    for mapping in (v for v in saved.values() if type(v) is dict):
-        metrics += [v for v in mapping.values() if hasattr(v, "compute") and hasattr(v, "reset")]
-    states = [
-        (metric, copy.deepcopy(vars(metric))) for metric in metrics if hasattr(metric, "__dict__")
-    ]
+    undo_metrics = _lend_copies(_metrics_in(saved.values()))
 
     def undo() -> None:
         vars(o).clear()
@@ -146,7 +141,32 @@ def _undo_attributes(o: Any) -> Callable[[], None]:
         for container, content in held:
             container.clear()
             container.extend(content) if isinstance(container, list) else container.update(content)
-        for metric, state in states:
+        undo_metrics()
+
+    return undo
+
+
+def _metrics_in(values: Iterable[Any]) -> list[Any]:
+    """Return what can be reset, and so accumulates, among `values` and in their lists and dicts."""
+    found = {}
+    for value in values:
+        within = value.values() if type(value) is dict else value if type(value) is list else ()
+        for x in (value, *within):
+            if hasattr(x, "reset") and hasattr(x, "__dict__") and not isinstance(x, type):
+                found[id(x)] = x
+    return list(found.values())
+
+
+def _lend_copies(metrics: list[Any]) -> Callable[[], None]:
+    """Let metric objects work on copies of their state; return what gives them back their own."""
+    own = [dict(vars(metric)) for metric in metrics]
+    memo = {id(metric): metric for metric in metrics}  # they may refer to each other
+    for metric, state in zip(metrics, own, strict=True):
+        vars(metric).update(copy.deepcopy(state, memo))
+
+    def undo() -> None:
+        for metric, state in zip(metrics, own, strict=True):
+            vars(metric).clear()
             vars(metric).update(state)
 
     return undo
