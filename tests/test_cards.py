@@ -1,0 +1,176 @@
+"""Each callback's card says what the callback does: events, order, attributes read and written.
+
+A proxy stands between a callback and the Learner in real fits (training, validation, a cancel, an
+error) and records which attributes it reads and writes.
+"""
+
+import contextlib
+import importlib
+import inspect
+import pkgutil
+import re
+import sys
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn, optim
+from torch.optim import lr_scheduler
+
+from minilearn import MetricsCB, TrainCB, accuracy
+from minilearn.core.callback import Callback
+from minilearn.core.events import ACTIONS, EVENTS, Order
+from minilearn.core.exceptions import CancelEpochException, CancelFitException
+from minilearn.core.learner import Learner
+
+LINE = re.compile(r"^(Events|Order|Reads|Writes|Syncs):[ \t]*(.*)$", re.M)
+
+
+def all_callbacks() -> list[type]:
+    for room in ("callbacks", "insight"):
+        package = importlib.import_module(f"minilearn.{room}")
+        for module in pkgutil.iter_modules(package.__path__):
+            importlib.import_module(f"minilearn.{room}.{module.name}")
+    queue, found = [Callback], []
+    while queue:
+        for cls in queue.pop().__subclasses__():
+            queue.append(cls)
+            if cls.__module__.startswith("minilearn.") and not cls.__name__.startswith("_"):
+                found.append(cls)
+    return sorted(set(found), key=lambda cls: cls.__name__)
+
+
+def card(cls: type) -> dict[str, str]:
+    return dict(LINE.findall(inspect.getdoc(cls) or ""))
+
+
+def words(text: str) -> set[str]:
+    return {word.strip() for word in text.split(",") if word.strip()}
+
+
+CALLBACKS = all_callbacks()
+
+
+@pytest.mark.parametrize("cls", CALLBACKS, ids=lambda cls: cls.__name__)
+def test_has_a_card(cls):
+    assert {"Events", "Order", "Reads", "Writes"} <= set(card(cls))
+
+
+@pytest.mark.parametrize("cls", CALLBACKS, ids=lambda cls: cls.__name__)
+def test_card_names_the_events_that_are_handled(cls):
+    handled = {name for name in (*EVENTS, *ACTIONS) if hasattr(cls, name)}
+    if card(cls)["Events"].startswith("("):  # decided by its arguments, said in words
+        assert not handled
+        return
+    assert words(card(cls)["Events"]) == handled
+
+
+@pytest.mark.parametrize("cls", CALLBACKS, ids=lambda cls: cls.__name__)
+def test_card_names_the_slot(cls):
+    name, _, plus = card(cls)["Order"].partition("+")
+    assert cls.order == Order[name.strip()] + int(plus or 0)
+
+
+# how to make the callbacks that need arguments
+MADE = {
+    "BaseSchedCB": lambda cls: cls(partial(lr_scheduler.StepLR, step_size=1)),
+    "BatchSchedCB": lambda cls: cls(partial(lr_scheduler.StepLR, step_size=1)),
+    "BatchTransformCB": lambda cls: cls(lambda batch: batch),
+    "EpochSchedCB": lambda cls: cls(partial(lr_scheduler.StepLR, step_size=1)),
+    "LimitBatchesCB": lambda cls: cls(train=2, valid=1),
+    "MetricsCB": lambda cls: cls(accuracy),
+    "PlateauCB": lambda cls: cls("valid_loss"),
+    "RecorderCB": lambda cls: cls(lr=lambda cb: cb.pg["lr"]),
+}
+INDIRECT = {"LambdaCB", "OnEvent"}  # run functions of the user
+INNER = {"TakePreds"}  # made by get_preds for its own pass
+
+
+class Watched(Learner):
+    """A Learner that notes which of its attributes a callback of one class reads and writes."""
+
+    def __init__(self, *args, cls, **kwargs):
+        object.__setattr__(self, "noted", {"reads": set(), "writes": set()})
+        object.__setattr__(self, "cls", cls)
+        super().__init__(*args, **kwargs)
+
+    def _note(self, kind, name):
+        if not name.startswith("_") and not callable(getattr(Learner, name, None)):
+            if asks(sys._getframe(2)) is object.__getattribute__(self, "cls"):
+                object.__getattribute__(self, "noted")[kind].add(name)
+
+    def __getattribute__(self, name):
+        if name not in ("noted", "_note", "__dict__", "__class__"):
+            Watched._note(self, "reads", name)
+        return object.__getattribute__(self, name)
+
+    def __setattr__(self, name, value):
+        Watched._note(self, "writes", name)
+        object.__setattr__(self, name, value)
+
+
+def asks(frame):
+    """The class of the callback in whose method, or in whose module's function, the frame is."""
+    module = frame.f_globals["__name__"]
+    while frame is not None and frame.f_globals["__name__"] == module:
+        if isinstance(cb := frame.f_locals.get("self"), Callback):
+            return type(cb)
+        frame = frame.f_back
+    return None
+
+
+class Upset(Callback):
+    """Raises something in the second training batch."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def after_loss(self, learn):
+        if learn.training and learn.iter == 1 and self.error:
+            raise self.error
+
+
+def watch(cls: type) -> dict[str, set[str]]:
+    """Run short fits with the callback: plain, cancelled, failing; return what it did."""
+    torch.manual_seed(0)
+    data = [(torch.randn(4, 1, 8, 8), torch.randint(0, 3, (4,))) for _ in range(3)]
+    noted = {"reads": set(), "writes": set()}
+    for upset in (None, CancelEpochException(), CancelFitException(), ValueError("upset")):
+        model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        cb = MADE.get(cls.__name__, lambda cls: cls())(cls)
+        learn = Watched(
+            model,
+            (data, data),
+            F.cross_entropy,
+            cbs=[*([] if isinstance(cb, TrainCB) else [TrainCB()]), Upset(upset), cb],
+            opt_func=optim.SGD,
+            cls=cls,
+        )
+        if cls is not MetricsCB:
+            learn.add_cb(MetricsCB(on_nan="warn"))
+        with contextlib.suppress(ValueError), contextlib.redirect_stdout(None):
+            learn.fit(2)
+        for kind, names in learn.noted.items():
+            noted[kind] |= names
+    return noted
+
+
+@pytest.mark.parametrize(
+    "cls",
+    [c for c in CALLBACKS if c.__name__ not in INDIRECT | INNER],
+    ids=lambda cls: cls.__name__,
+)
+def test_card_names_what_is_read_and_written(cls):
+    noted = watch(cls)
+    assert noted["writes"] <= words(card(cls)["Writes"])
+    assert noted["reads"] <= words(card(cls)["Reads"]) | words(card(cls)["Writes"])
+
+
+def test_a_wrong_card_is_seen():
+    class Sly(Callback):
+        def after_batch(self, learn):
+            learn.loss = learn.loss + learn.iter
+
+    assert watch(Sly)["writes"] == {"loss"}
+    assert {"iter", "loss"} <= watch(Sly)["reads"]
