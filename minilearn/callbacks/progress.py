@@ -1,11 +1,12 @@
 """The progress of a fit, for the eye: ProgressCB.
 
-Stands on core and display.
+Stands on core, display and notebook.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,10 @@ from torch import Tensor
 from minilearn.core.batch import n_batches
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
+from minilearn.core.explain import in_notebook
 
-from .display import Bar, Lines, open_display
+from .display import Bar, Lines, Terminal
+from .notebook import Notebook
 
 if TYPE_CHECKING:
     from minilearn.core.learner import Learner
@@ -147,6 +150,14 @@ class ProgressCB(Callback):
     def __repr__(self) -> str:
         """Show whether it plots."""
         return f"ProgressCB({'plot=True' if self.plot else ''})"
+
+
+def open_display(plot: bool = False) -> Lines:
+    """Return what suits the process: a notebook's output, a terminal, or else plain lines."""
+    if in_notebook():
+        return Notebook(plot)
+    isatty = getattr(sys.stdout, "isatty", None)
+    return Terminal() if isatty is not None and isatty() else Lines()
 
 
 def is_training(learn: Any) -> bool:

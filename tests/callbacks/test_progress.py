@@ -19,9 +19,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, IterableDataset
 from toys import At, assert_same_weights, batches, linear, toy_dls, toy_learner
 
-from minilearn.callbacks import display, progress
-from minilearn.callbacks.display import Bar, Lines, LossCurve, Notebook, Terminal, thinned
+from minilearn.callbacks import display, notebook, progress
+from minilearn.callbacks.display import Bar, Lines, Terminal
 from minilearn.callbacks.metrics import MetricsCB
+from minilearn.callbacks.notebook import LossCurve, Notebook, thinned
 from minilearn.callbacks.progress import ProgressCB
 from minilearn.callbacks.training import SingleBatchCB, TrainCB
 from minilearn.core.callback import Callback, run_cbs
@@ -53,8 +54,10 @@ class Screen(io.StringIO):
 @pytest.fixture
 def screen(monkeypatch):
     """Standard output as a terminal of 80 columns, for the display alone: pytest keeps its own."""
-    monkeypatch.setattr(display, "sys", SimpleNamespace(stdout=Screen(), modules=sys.modules))
-    return display.sys.stdout
+    stand_in = SimpleNamespace(stdout=Screen())
+    for module in (display, progress):
+        monkeypatch.setattr(module, "sys", stand_in)
+    return stand_in.stdout
 
 
 @pytest.fixture
@@ -234,7 +237,7 @@ def test_output_to_a_file_is_a_plain_line_an_epoch_that_appears_as_the_epoch_end
 
 @pytest.mark.case("C080")
 def test_the_check_of_a_file_fails_for_a_bar_and_for_lines_that_come_late(tmp_path, monkeypatch):
-    monkeypatch.setattr(display, "Lines", Terminal)
+    monkeypatch.setattr(progress, "Lines", Terminal)
     with pytest.raises(AssertionError):
         check_redirected_output(tmp_path / "bar.txt", train_here)
     monkeypatch.undo()
@@ -537,11 +540,11 @@ def test_a_learner_without_metrics_and_history_has_its_bar(screen, always_due):
 
 def test_losses_of_the_curve_are_read_together_and_in_order():
     curve, losses = LossCurve(), torch.rand(50)
-    notebook = Notebook(plot=True)
-    notebook.curve = curve
+    shown = Notebook(plot=True)
+    shown.curve = curve
     with Reads() as reads:
         for loss in losses:
-            notebook.add_loss(loss)
+            shown.add_loss(loss)
         curve.add_valid(0.5)
     assert reads.n == 0
     curve.draw()
@@ -561,7 +564,7 @@ def test_a_long_curve_is_drawn_through_means_of_neighbours():
 
 def test_a_curve_is_drawn_once_a_second_and_less_often_where_drawing_is_slow(monkeypatch):
     clock, curve = [0.0], LossCurve()
-    monkeypatch.setattr(display.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(notebook.time, "perf_counter", lambda: clock[0])
     drawn = []
 
     def slow_draw():
@@ -577,11 +580,11 @@ def test_a_curve_is_drawn_once_a_second_and_less_often_where_drawing_is_slow(mon
 
 
 def test_a_display_suits_what_standard_output_is(screen, monkeypatch):
-    assert type(display.open_display()) is Terminal
+    assert type(progress.open_display()) is Terminal
     screen.isatty = lambda: False
-    assert type(display.open_display()) is Lines
-    monkeypatch.setattr(display, "in_notebook", lambda: True)
-    assert type(display.open_display()) is Notebook
+    assert type(progress.open_display()) is Lines
+    monkeypatch.setattr(progress, "in_notebook", lambda: True)
+    assert type(progress.open_display()) is Notebook
 
 
 def test_it_shows_its_setting():
