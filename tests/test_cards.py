@@ -131,16 +131,25 @@ class Upset(Callback):
             raise self.error
 
 
+def tiny_pictures(n: int) -> list:
+    """`n` batches of four random pictures (4, 1, 8, 8) in three classes."""
+    torch.manual_seed(0)
+    return [(torch.randn(4, 1, 8, 8), torch.randint(0, 3, (4,))) for _ in range(n)]
+
+
+def small_cnn() -> nn.Module:
+    """One convolution and a mean."""
+    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
 def watch(cls: type) -> dict[str, set[str]]:
     """Run short fits with the callback: plain, cancelled, failing; return what it did."""
-    torch.manual_seed(0)
-    data = [(torch.randn(4, 1, 8, 8), torch.randint(0, 3, (4,))) for _ in range(3)]
+    data = tiny_pictures(3)
     noted = {"reads": set(), "writes": set()}
     for upset in (None, CancelEpochException(), CancelFitException(), ValueError("upset")):
-        model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
         cb = MADE.get(cls.__name__, lambda cls: cls())(cls)
         learn = Watched(
-            model,
+            small_cnn(),
             (data, data),
             F.cross_entropy,
             cbs=[*([] if isinstance(cb, TrainCB) else [TrainCB()]), Upset(upset), cb],
