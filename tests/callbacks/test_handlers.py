@@ -3,7 +3,6 @@
 import pytest
 from toys import batches, toy_learner
 
-import minilearn.inference  # noqa: F401  adds `validate`
 from minilearn.callbacks.handlers import LambdaCB
 from minilearn.callbacks.training import TrainCB
 from minilearn.core.callback import Callback

@@ -11,9 +11,6 @@ from torch import nn, optim
 from torch.utils.data import DataLoader, TensorDataset
 from toys import POINTS, assert_same_weights
 
-import minilearn.callbacks.dry_run
-import minilearn.callbacks.handlers
-import minilearn.inference  # noqa: F401  these add methods to the Learner
 from minilearn.callbacks.limits import LimitBatchesCB
 from minilearn.callbacks.metrics import MetricsCB
 from minilearn.callbacks.schedule import BatchSchedCB
