@@ -60,7 +60,7 @@ def decode_pngs(files: Sequence[bytes]) -> torch.Tensor | None:
     if shape is None:
         return None
     channels, height, width = shape
-    pictures = np.empty((len(files), height, width, channels), np.uint8)
+    pictures = torch.empty(len(files), channels, height, width, dtype=torch.uint8)
     for start in range(0, len(files), GROUP):
         group = [_inflate(file, files[0][16:29]) for file in files[start : start + GROUP]]
         size = height * (1 + width * channels)
@@ -70,8 +70,9 @@ def decode_pngs(files: Sequence[bytes]) -> torch.Tensor | None:
         if rows[:, :, 0].max() > 4:
             return None
         pixels = _unfilter(rows, channels)
-        pictures[start : start + GROUP] = pixels.reshape(len(group), height, width, channels)
-    return torch.from_numpy(np.ascontiguousarray(pictures.transpose(0, 3, 1, 2)))
+        pixels = pixels.reshape(len(group), height, width, channels)
+        pictures[start : start + GROUP] = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+    return pictures
 
 
 def _shape(file: bytes) -> tuple[int, int, int] | None:
