@@ -1,0 +1,281 @@
+"""Where batches come from: any iterable, empty ones, streams of workers, filtered batches."""
+
+import gc
+import warnings
+import weakref
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from toys import At, batches, linear, toy_learner
+
+from minilearn.callbacks.training import TrainCB
+from minilearn.core import stream as stream_module
+from minilearn.core.learner import Learner
+from minilearn.core.stream import Stream, pick_loader
+
+
+def count_batches(training=True):
+    counter = At("after_batch", lambda learn: None, lambda learn: learn.training is training, 10**6)
+    counter.count = lambda: 10**6 - counter.times
+    return counter
+
+
+class NoLength(IterableDataset):
+    """11 samples, as a stream that does not know it."""
+
+    def __iter__(self):
+        return iter(zip(torch.randn(11, 3), torch.randn(11, 1), strict=True))
+
+
+@pytest.mark.parametrize("valid", [True, False])
+def test_a_stream_without_a_length_can_be_trained_and_validated(valid):
+    counter = count_batches()
+    loader = DataLoader(NoLength(), 3)
+    learn = toy_learner([counter], dls=(loader, loader) if valid else (loader,))
+    learn.fit(2)
+    assert counter.count() == 2 * 4 and learn.n_steps is None and len(learn.history) == 2
+
+
+def test_any_iterable_of_batches_is_a_loader():
+    class Loader:
+        def __iter__(self):
+            yield from batches(3)
+
+    for loader in (batches(3), tuple(batches(3)), Loader()):
+        counter = count_batches()
+        toy_learner([counter], dls={"train": loader}).fit(2)
+        assert counter.count() == 6
+
+
+def test_a_generator_that_is_used_up_says_so_at_its_second_pass():
+    counter = count_batches()
+    learn = toy_learner([counter], dls=((b for b in batches(3)),))
+    with pytest.raises(ValueError, match=r"training loader has no batches \(generator\)"):
+        learn.fit(2)
+    assert counter.count() == 3
+
+
+def test_loaders_are_picked_by_name_key_or_place():
+    train, valid = ["t"], ["v"]
+    for dls in ((train, valid), [train, valid], {"train": train, "valid": valid}):
+        assert pick_loader(dls, True) is train and pick_loader(dls, False) is valid
+    assert pick_loader((train,), False) is pick_loader((0,), True) is None
+    assert pick_loader(loader := iter([1]), True) is loader
+
+
+def test_missing_loaders_are_errors_that_say_what_to_give():
+    with pytest.raises(ValueError, match="no training loader: give the Learner dls="):
+        Learner(linear(), cbs=TrainCB()).fit(1)
+    with pytest.raises(ValueError, match="no validation loader"):
+        toy_learner(dls=(batches(1),)).fit(1, train=False)
+    toy_learner(dls=(None, batches(1))).fit(1, train=False)
+
+
+# ---- C086: nothing to train on ----
+
+
+def small_loader(n=3):
+    return DataLoader(TensorDataset(torch.ones(n, 3), torch.ones(n, 1)), 8, drop_last=True)
+
+
+def check_empty_loaders():
+    full = small_loader(16)
+    for phase, dls in (
+        ("training", (small_loader(), full)),
+        ("validation", (full, small_loader())),
+    ):
+        learn = toy_learner([started := At("before_round", lambda learn: None)], dls=dls)
+        with pytest.raises(ValueError) as caught:
+            learn.fit(1)
+        for part in (f"the {phase} loader has no batches", "3 samples", "batch_size=8"):
+            assert part in str(caught.value)
+        assert "drop_last=True" in str(caught.value)
+        assert started.times == 1  # it was never called: nothing had begun
+    empty_stream = type("Empty", (), {"__iter__": lambda self: iter([])})()
+    for phase, dls in (("training", (empty_stream, full)), ("validation", (full, empty_stream))):
+        with pytest.raises(ValueError, match=f"the {phase} loader has no batches"):
+            toy_learner(dls=dls).fit(1)
+
+
+@pytest.mark.case("C086")
+def test_a_loader_without_batches_raises_before_the_first_epoch_or_at_the_end_of_its_pass():
+    check_empty_loaders()
+
+
+@pytest.mark.case("C086")
+@pytest.mark.parametrize("fault", ["check_loader", "no check at the end"])
+def test_the_check_of_empty_loaders_notices_a_fit_of_nothing(monkeypatch, fault):
+    if fault == "check_loader":
+        monkeypatch.setattr("minilearn.core.learner.check_loader", lambda dl, training: None)
+    else:
+        monkeypatch.setattr(Stream, "_finish", lambda self: setattr(self, "_batches", None))
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        check_empty_loaders()
+
+
+# ---- C087: streams that every worker reads ----
+
+
+class NotSharedOut(IterableDataset):
+    """100 samples for each worker."""
+
+    def __iter__(self):
+        return iter([(torch.ones(3), torch.ones(1))] * 100)
+
+    def __len__(self):
+        return 100
+
+
+def check_repeated_stream(batch_size=8, given=26, declared=13):
+    counter = count_batches()
+    loader = DataLoader(NotSharedOut(), batch_size, num_workers=2)
+    learn = toy_learner([counter], dls=(loader,))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        learn.fit(1)
+    assert counter.count() == given
+    messages = [str(w.message) for w in caught if "IterableDataset" in str(w.message)]
+    assert len(messages) == 1, messages
+    assert f"gave {given} batches and declares {declared}" in messages[0]
+    assert "worker" in messages[0]
+
+
+@pytest.mark.case("C087")
+def test_a_stream_longer_than_declared_is_trained_whole_with_one_warning_that_says_why():
+    check_repeated_stream()
+    check_repeated_stream(batch_size=None, given=200, declared=100)
+
+
+@pytest.mark.case("C087")
+def test_the_check_of_repeated_streams_notices_a_loop_that_stops_at_the_length(monkeypatch):
+    whole = Stream._draw
+
+    def faulty(self):
+        for _, batch in zip(range(len(self.dl)), whole(self), strict=False):
+            yield batch
+
+    monkeypatch.setattr(Stream, "_draw", faulty)
+    with pytest.raises(AssertionError):
+        check_repeated_stream()
+
+
+@pytest.mark.case("C087")
+def test_the_check_of_repeated_streams_notices_a_warning_a_batch(monkeypatch):
+    monkeypatch.setattr(stream_module, "_draw_quietly", next)
+    with pytest.raises(AssertionError):
+        check_repeated_stream(batch_size=None, given=200, declared=100)
+
+
+# ---- C089: batches from which all samples were filtered ----
+
+
+def check_filtered_batches(nothing):
+    data = batches(6)
+    data[2] = nothing
+    losses = []
+    watch = At("after_batch", lambda learn: losses.append(learn.loss.item()), times=99)
+    learn = toy_learner([watch], dls=(data,), lr=0.0)
+    with pytest.warns(UserWarning, match="1 empty batches of the training loader") as caught:
+        learn.fit(1)
+    assert len([w for w in caught if "empty" in str(w.message)]) == 1
+    kept = [b for i, b in enumerate(data) if i != 2]
+    expected = [torch.nn.functional.mse_loss(learn.model(x), y).item() for x, y in kept]
+    assert losses == expected and learn.steps_done == 5
+
+
+@pytest.mark.case("C089")
+@pytest.mark.parametrize("nothing", [None, [], (), {}])
+def test_empty_batches_are_skipped_with_one_warning(nothing):
+    check_filtered_batches(nothing)
+
+
+@pytest.mark.case("C089")
+def test_the_check_of_filtered_batches_notices_a_pass_that_ends_at_the_first(monkeypatch):
+    whole = Stream._draw
+
+    def faulty(self):
+        before = self._empty
+        for batch in whole(self):
+            if self._empty > before:
+                return
+            yield batch
+
+    monkeypatch.setattr(Stream, "_draw", faulty)
+    with pytest.raises(AssertionError):
+        check_filtered_batches(None)
+
+
+class BadSample(Dataset):
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, i):
+        return (torch.ones(3), None if i == 4 else torch.ones(1))
+
+
+@pytest.mark.case("C089")
+def test_a_none_inside_a_sample_keeps_torch_s_error_with_a_note_of_phase_and_batch():
+    loader = DataLoader(BadSample(), 2)
+    with pytest.raises(TypeError, match="default_collate|NoneType") as theirs:
+        list(loader)
+    with pytest.raises(TypeError) as ours:
+        toy_learner(dls=(loader,)).fit(1)
+    assert ours.value.args == theirs.value.args
+    assert ours.value.__notes__ == ["in the training loader, batch 2"]
+
+
+def test_a_loader_that_gives_only_empty_batches_has_none():
+    with pytest.warns(UserWarning), pytest.raises(ValueError, match="no batches"):
+        toy_learner(dls=([None, None],)).fit(1)
+
+
+# ---- loaders are let go ----
+
+
+@pytest.mark.parametrize("valid_every", [None, (1, "step")])
+@pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
+def test_the_iterator_of_a_loader_is_let_go_however_the_pass_ends(error, valid_every):
+    alive = []
+
+    class Iterator:
+        def __init__(self):
+            self.batches = iter(batches(3))
+            alive.append(weakref.ref(self))
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            return next(self.batches)
+
+    class Loader:
+        def __iter__(self):
+            return Iterator()
+
+    cbs = [At("after_loss", error)] if error else []
+    learn = toy_learner(cbs, dls=(Loader(), Loader()))
+    try:
+        learn.fit(n_steps=2, valid_every=valid_every)
+    except (ValueError, KeyboardInterrupt):
+        pass
+    gc.collect()
+    assert alive and not any(ref() for ref in alive)
+
+
+def test_a_loader_may_be_read_anew_while_another_pass_reads_it():
+    data = batches(3)
+    loader = DataLoader([(x[0], y[0]) for x, y in data], 1)
+    seen = []
+    look = At("after_loss", lambda learn: seen.append(len(list(loader))), times=9)
+    toy_learner([look], dls=(loader, loader)).fit(1)
+    assert seen == [3] * 6
+
+
+def test_the_number_of_items_is_the_batch_size_or_what_count_says():
+    seen = []
+    watch = At("after_loss", lambda learn: seen.append(learn.n_items), times=9)
+    toy_learner([watch], dls=(batches(1, 5),)).fit(1)
+    learn = toy_learner([watch], dls=(batches(1, 5),), count=lambda batch: batch[0].numel())
+    learn.fit(1)
+    assert seen == [5, 15]
