@@ -21,7 +21,7 @@ from .limits import LimitBatchesCB
 
 
 @patch
-def dry_run(self: Learner, cbs: Any = None, lr: float | None = None) -> None:
+def dry_run(self: Learner, cbs: Any = None, lr: float | slice | None = None) -> None:
     """Run one batch of training and one of validation through everything, then undo all of it.
 
     All callbacks take part, and schedules are made for the whole fit; what writes files writes them
