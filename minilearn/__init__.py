@@ -7,6 +7,7 @@ so this costs little more than importing torch.
 from typing import Any
 
 # these add methods to Learner: each docstring there says which
+from . import freezing as _freezing  # noqa: F401
 from .callbacks import dry_run as _dry_run  # noqa: F401
 from .callbacks import recipes as _recipes  # noqa: F401
 from .callbacks import usual as _usual  # noqa: F401
@@ -69,6 +70,7 @@ from .nn import (
     lsuv_init,
     resnet,
 )
+from .optim import optimizer, param_groups
 
 __all__ = [
     "ActionConflictError",
@@ -134,6 +136,8 @@ __all__ = [
     "mae",
     "map_batch",
     "mse",
+    "optimizer",
+    "param_groups",
     "plot_func",
     "plot_sched",
     "register_level",

@@ -22,7 +22,7 @@ from .schedulers import Factory, flat_cos, one_cycle
 def fit_one_cycle(
     self: Learner,
     n_epochs: int | None = None,
-    lr_max: float | Sequence[float] | None = None,
+    lr_max: float | slice | Sequence[float] | None = None,
     *,
     pct_start: float = 0.25,
     div: float = 25.0,
@@ -35,7 +35,8 @@ def fit_one_cycle(
     Args:
         self: the Learner.
         n_epochs: full passes over the training data.
-        lr_max: the highest learning rate, one or one for each group; by default the Learner's.
+        lr_max: the highest learning rate, one or one for each group, or a slice as `fit` takes it;
+            by default the Learner's.
         pct_start: the share of updates in which it rises.
         div: the first rate is `lr_max / div`.
         div_final: the last rate is `lr_max / div_final`.
@@ -49,7 +50,7 @@ def fit_one_cycle(
     """
     cycle = partial(
         one_cycle,
-        max_lr=lr_max,
+        max_lr=None if isinstance(lr_max, slice) else lr_max,  # then the groups have theirs
         pct_start=pct_start,
         div_factor=div,
         final_div_factor=div_final / div,

@@ -40,7 +40,8 @@ class Learner(Dispatch):
         loss_func: takes predictions and targets, returns a scalar tensor.
         lr: learning rate; None is fine until a fit needs it.
         cbs: a callback, a class of one, or a collection of them. The list is copied.
-        opt_func: called as `opt_func(parameters, lr)` for each fit; None keeps `opt`.
+        opt_func: called as `opt_func(parameters, lr)` for each fit; or a name, "adamw" say; or what
+            `optimizer(...)` returns. None keeps `opt`.
         opt: a ready optimizer, kept for all fits.
         metrics: short for `cbs=[TrainCB(), DeviceCB(), MetricsCB(metrics), ProgressCB()]`.
         count: takes a batch, returns its number of items where that is not the batch size (tokens,
@@ -51,8 +52,8 @@ class Learner(Dispatch):
     model: nn.Module
     dls: Any
     loss_func: Callable[..., Any]
-    opt_func: Callable[..., Any] | None
-    lr: float | None
+    opt_func: Callable[..., Any] | str | None
+    lr: float | slice | None
     cbs: list[Any]
     count: Callable[[Any], Any] | None
 
@@ -66,6 +67,7 @@ class Learner(Dispatch):
     batches_per_step: int = 1  # more with accumulation
     steps_done: int = 0  # updates made
     training: bool = False  # whether this pass is a training pass
+    valid_name: str | None = None  # of a further validation set, while it is run
     dl: Any = None  # the loader of this pass
     pass_length: int | None = None  # batches in this pass, None when unknown
     stream: Stream | None = None  # the place in the training data
@@ -95,7 +97,7 @@ class Learner(Dispatch):
         loss_func: Callable[..., Any] = F.mse_loss,
         lr: float | None = 0.1,
         cbs: Any = None,
-        opt_func: Callable[..., Any] | None = optim.SGD,
+        opt_func: Callable[..., Any] | str | None = optim.SGD,
         *,
         opt: Any = None,
         metrics: Any = None,
@@ -128,11 +130,15 @@ class Learner(Dispatch):
                 self.one_epoch(True)
             if valid and self.plan.validates(self.epoch):
                 with torch.no_grad(), preserved_random_states():
-                    self.one_epoch(False)
+                    for name in (None, *getattr(self.dls, "named", ())):
+                        self.one_epoch(False, name)
 
-    def one_epoch(self, training: bool) -> None:
-        """Run one pass over the training or the validation loader."""
-        self.training, self.dl = training, pick_loader(self.dls, training)
+    def one_epoch(self, training: bool, name: str | None = None) -> None:
+        """Run one pass over the training or the validation loader, or a further one by its name."""
+        self.training, self.valid_name = training, name
+        self.dl = pick_loader(self.dls, training) if name is None else self.dls[name]
+        if training:
+            self._check_opt()
         set_mode(self.model, training, self._frozen)
         self._one_epoch()
 
@@ -205,7 +211,8 @@ class Learner(Dispatch):
             train: False to only validate.
             valid: False to only train.
             cbs: callbacks for this fit only.
-            lr: learning rate for this fit only.
+            lr: learning rate for this fit only; `slice(1e-5, 1e-3)` for rates that rise from the
+                first layers to the last.
             n_steps: updates in all, over as many passes as it takes.
             valid_every: validate after every k epochs, or after every k updates with `(k, "step")`.
             reset_opt: False to go on with the optimizer of the fit before.
@@ -264,7 +271,7 @@ class Learner(Dispatch):
             raise ValueError(
                 "training needs a learning rate: Learner(..., lr=0.01) or fit(..., lr=0.01)"
             )
-        self.opt = self.opt_func(self.model.parameters(), lr)
+        self.opt = self._new_opt(lr)
 
     def _end(self, added: list[Any]) -> None:
         """Leave nothing of the fit behind but its results."""
@@ -272,7 +279,7 @@ class Learner(Dispatch):
             self.stream.close()
         self._clear_grads()
         self._unbind()
-        self.training = False
+        self.training, self.valid_name = False, None
         self.cbs[:] = [cb for cb in self.cbs if not any(cb is temporary for temporary in added)]
 
     def _clear_grads(self) -> None:
