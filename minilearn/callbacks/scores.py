@@ -54,22 +54,18 @@ def accuracy(
 def _hits(preds: Tensor, targs: Tensor, axis: int, topk: int) -> Tensor:
     if preds.shape == targs.shape and not preds.is_floating_point():
         return preds == targs
-    classes_fit = preds.dim() == targs.dim() + 1 and _without(preds.shape, axis) == targs.shape
-    if not classes_fit or preds.shape[axis] == 1:
-        raise ValueError(
-            "accuracy needs targets of shape (B, ...) and predictions (B, K, ...) with K > 1 "
-            f"classes at axis={axis}; got targets {tuple(targs.shape)} and predictions "
-            f"{tuple(preds.shape)}. Give axis=-1 where the classes come last; for outputs of yes "
-            "or no use accuracy_multi."
-        )
-    if topk == 1:
-        return preds.argmax(axis) == targs
-    return (preds.topk(topk, axis).indices == targs.unsqueeze(axis)).any(axis)
-
-
-def _without(shape: torch.Size, axis: int) -> tuple[int, ...]:
-    axis %= len(shape)
-    return (*shape[:axis], *shape[axis + 1 :])
+    if preds.dim() == targs.dim() + 1 and preds.shape[axis] > 1:
+        guesses = preds.argmax(axis) if topk == 1 else preds.topk(topk, axis).indices
+        if topk == 1 and guesses.shape == targs.shape:
+            return guesses == targs
+        if topk > 1 and guesses.select(axis, 0).shape == targs.shape:
+            return (guesses == targs.unsqueeze(axis)).any(axis)
+    raise ValueError(
+        "accuracy needs targets of shape (B, ...) and predictions (B, K, ...) with K > 1 "
+        f"classes at axis={axis}; got targets {tuple(targs.shape)} and predictions "
+        f"{tuple(preds.shape)}. Give axis=-1 where the classes come last; for outputs of yes "
+        "or no use accuracy_multi."
+    )
 
 
 def accuracy_multi(

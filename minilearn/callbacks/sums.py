@@ -15,7 +15,7 @@ from torch import Tensor
 
 from minilearn.core.batch import batch_size
 
-FOLD_EVERY = 64  # values kept before they are added up: one stack and one dot for all of them
+FOLD_EVERY = 128  # values kept before they are added up: one stack and one dot for all of them
 
 
 def wide(device: torch.device) -> torch.dtype:
@@ -48,7 +48,8 @@ class Mean:
         if isinstance(weight, Tensor) or weight:
             self._values.append(value)
             self._weights.append(weight)
-            if len(self._values) >= FOLD_EVERY:
+            # what is larger than a scalar is not worth its memory
+            if len(self._values) >= FOLD_EVERY or (isinstance(value, Tensor) and value.dim()):
                 self.fold()
 
     @property
@@ -126,7 +127,7 @@ class FunctionMean:
             self.f = partial(inner.averages, **keywords)
         self.finish = getattr(inner, "finish", None)
         items = getattr(inner, "items", None)
-        self.items = items and partial(items, **keywords)
+        self.items = partial(items, **keywords) if items else None
 
     def reset(self) -> None:
         """Forget all batches."""
@@ -137,9 +138,10 @@ class FunctionMean:
         value = self.f(preds, targs)
         if isinstance(value, Tensor) and value._is_view():
             value = value.clone()  # else it would keep the batch, which a loader may refill
-        own = self.items and self.items(preds, targs)
-        weight = batch_size(preds) if weight is None else weight
-        self.mean.update(value, weight if own is None else own)
+        own = None if self.items is None else self.items(preds, targs)
+        if own is not None:
+            weight = own
+        self.mean.update(value, batch_size(preds) if weight is None else weight)
 
     @property
     def any(self) -> bool:
