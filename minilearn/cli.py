@@ -40,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = make_parser().parse_args(None if argv is None else list(argv))
         options = {k: v for k, v in args[args.subcommand].items() if k != "debug"}
         return COMMANDS[args.subcommand](**options)
+    except SystemExit as e:  # --help
+        return int(e.code or 0)
     except KeyboardInterrupt:
         print("\nminilearn: interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -53,11 +55,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def make_parser() -> ArgumentParser:
     """Return the parser: one subcommand for each function of COMMANDS."""
     parser = ArgumentParser(
-        prog="minilearn", description="Train networks with minilearn.", exit_on_error=False
+        prog="minilearn",
+        description="Train networks with minilearn.",
+        exit_on_error=False,
+        allow_abbrev=False,
     )
     commands = parser.add_subcommands()
     for name, command in COMMANDS.items():
-        sub = ArgumentParser(exit_on_error=False)
+        sub = ArgumentParser(exit_on_error=False, allow_abbrev=False)
         flags = [n for n, p in inspect.signature(command).parameters.items() if p.default is False]
         sub.add_function_arguments(command, skip=set(flags))
         for flag in flags:
@@ -70,7 +75,7 @@ def make_parser() -> ArgumentParser:
 def train(
     epochs: PositiveInt = 5,
     lr: PositiveFloat = 0.01,
-    bs: PositiveInt = 64,
+    bs: PositiveInt = 128,
     model: Literal["resnet", "cnn"] = "resnet",
     seed: NonNegativeInt = 42,
     device: str | None = None,

@@ -156,7 +156,11 @@ class Shadow(Optimizer):
 
 
 def one_cycle(
-    opt: Optimizer, total_steps: int, max_lr: float | Sequence[float] | None = None, **kwargs: Any
+    opt: Optimizer,
+    total_steps: int,
+    max_lr: float | Sequence[float] | None = None,
+    pct_start: float = 0.3,
+    **kwargs: Any,
 ) -> lr_scheduler.OneCycleLR:
     """Make torch's OneCycleLR; groups keep the ratio of their rates, plain SGD stays plain.
 
@@ -165,6 +169,7 @@ def one_cycle(
         total_steps: updates in all.
         max_lr: highest rate of the group with the largest one, or one for each group; by default
             the group's own rates.
+        pct_start: the share of updates in which the rate rises.
         kwargs: those of OneCycleLR.
 
     Source: Smith & Topin 2017, "Super-Convergence" (arXiv:1708.07120).
@@ -175,7 +180,9 @@ def one_cycle(
         max_lr = [lr * scale for lr in lrs]
     has_momentum = all(group.get("momentum") or "betas" in group for group in opt.param_groups)
     kwargs.setdefault("cycle_momentum", has_momentum)
-    return lr_scheduler.OneCycleLR(opt, max_lr=list(max_lr), total_steps=total_steps, **kwargs)
+    if math.isclose(pct_start * total_steps, 1):  # torch divides by zero where one update rises
+        pct_start *= 1 + 1e-6
+    return lr_scheduler.OneCycleLR(opt, list(max_lr), total_steps, pct_start=pct_start, **kwargs)
 
 
 def flat_cos(

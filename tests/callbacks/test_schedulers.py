@@ -150,3 +150,9 @@ def test_recipes_pass_on_all_keywords_of_fit():
     learn.fit_flat_cos(1, 0.2, valid=False, cbs=[used])
     assert used.lrs == pytest.approx(sched_lrs(flat_cos, 10, lr=0.2))
     assert learn.find(BatchSchedCB) is None
+
+
+def test_a_one_cycle_may_rise_for_a_single_update():
+    """Torch's own divides by zero here."""
+    ours = sched_lrs(partial(one_cycle, pct_start=0.25), 4)
+    assert ours == pytest.approx([1 / 25, 0.75, 0.25, 1 / 25e4], abs=1e-4)
