@@ -1,10 +1,5 @@
 """Errors, interrupts, errors in clean-ups: what leaves the fit, with which notes, what stays."""
 
-import signal
-import subprocess
-import sys
-import textwrap
-
 import pytest
 from story import Story, disturbed_learner, occurrences
 from toys import ACTIONS, POINTS, At, Before, Trace, batches, linear, plain_trace, toy_learner
@@ -219,75 +214,13 @@ def test_the_check_of_temporary_callbacks_notices_one_that_stays():
         check_temporary_callbacks(Faulty)
 
 
-# ---- Ctrl-C ----
+def test_an_error_before_the_fit_began_leaves_nothing_either():
+    def no_optimizer(params, lr):
+        raise OSError("no optimizer today")
 
-
-def test_a_stopped_fit_returns_normally_and_says_that_it_was_interrupted():
-    at = At("after_batch", KeyboardInterrupt, when=lambda learn: learn.epoch == 1)
-    learn = toy_learner([trace := Trace(), at])
-    learn.fit(3, on_interrupt="stop")
-    assert learn.interrupted
-    assert trace.events[-1] == "cleanup_fit"
-    assert [row["epoch"] for row in learn.history] == [0]
-    assert learn.opt is not None and learn.steps_done == 3
-    learn.fit(1, on_interrupt="stop")
-    assert not learn.interrupted
-
-
-def test_an_unknown_way_to_treat_interrupts_is_an_error():
-    with pytest.raises(ValueError, match="'raise' or 'stop'"):
-        toy_learner().fit(1, on_interrupt="ignore")
-
-
-SCRIPT = """
-    import os, signal, sys
-    import torch
-    from minilearn.callbacks.training import TrainCB
-    from minilearn.core.callback import Callback
-    from minilearn.core.learner import Learner
-
-    class Interrupt(Callback):
-        on = True
-        def after_loss(self, learn):
-            if self.on:
-                self.on = False
-                signal.raise_signal(signal.SIGINT)
-        def cleanup_batch(self, learn): print("clean batch", type(learn.error).__name__)
-        def cleanup_fit(self, learn): print("clean fit", type(learn.error).__name__)
-
-    data = [(torch.ones(2, 3), torch.ones(2, 1))]
-    learn = Learner(torch.nn.Linear(3, 1), (data,), cbs=[TrainCB(), Interrupt()])
-    try:
-        learn.fit(1, **{keywords})
-    except KeyboardInterrupt:
-        learn.fit(1)
-        print("a new fit works", learn.steps_done)
-        raise
-    print("finished")
-"""
-
-
-def run_interrupted_script(keywords):
-    code = textwrap.dedent(SCRIPT).replace("{keywords}", keywords)
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-
-
-def check_interrupt(keywords):
-    result = run_interrupted_script(keywords)
-    lines = result.stdout.splitlines()
-    assert lines[:2] == ["clean batch KeyboardInterrupt", "clean fit KeyboardInterrupt"]
-    assert "finished" not in lines
-    assert "a new fit works 1" in lines
-    assert result.returncode in (-signal.SIGINT, 130, 1, 0xC000013A)
-    assert result.stderr.rstrip().endswith("KeyboardInterrupt")
-
-
-@pytest.mark.case("C074")
-def test_ctrl_c_cleans_up_and_ends_the_script():
-    check_interrupt("{}")
-
-
-@pytest.mark.case("C074")
-def test_the_check_of_ctrl_c_notices_an_interrupt_that_is_swallowed():
-    with pytest.raises(AssertionError):
-        check_interrupt("{'on_interrupt': 'stop'}")
+    learn = toy_learner(opt_func=no_optimizer)
+    before, trace = Before(learn), Trace()
+    with pytest.raises(OSError, match="today"):
+        learn.fit(1, cbs=trace)
+    before.assert_nothing_left()
+    assert trace.events == []

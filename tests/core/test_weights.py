@@ -8,6 +8,11 @@ import torch
 from torch import nn, optim
 from toys import assert_same_weights, batches, linear, toy_dls, toy_learner, train_by_hand
 
+import minilearn.inference  # noqa: F401  adds validate and get_preds
+from minilearn.callbacks.device import DeviceCB
+from minilearn.callbacks.metrics import MetricsCB
+from minilearn.callbacks.progress import ProgressCB
+from minilearn.callbacks.scores import mae
 from minilearn.callbacks.training import TrainCB
 from minilearn.core.learner import Learner
 
@@ -23,6 +28,15 @@ def test_weights_equal_those_of_a_loop_written_by_hand(name, valid):
     ours, theirs, dls = linear(), linear(), toy_dls(5, 2)
     Learner(ours, dls, cbs=TrainCB(), lr=0.05, opt_func=OPTIMIZERS[name]).fit(3, valid=valid)
     train_by_hand(theirs, dls, OPTIMIZERS[name](theirs.parameters(), 0.05), 3, valid=valid)
+    assert_same_weights(ours, theirs)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_weights_equal_by_hand_with_metrics_and_bars_attached(name):
+    ours, theirs, dls = linear(), linear(), toy_dls(5, 2)
+    cbs = [TrainCB(), DeviceCB("cpu"), MetricsCB(mae=mae), ProgressCB()]
+    Learner(ours, dls, cbs=cbs, lr=0.05, opt_func=OPTIMIZERS[name]).fit(3)
+    train_by_hand(theirs, dls, OPTIMIZERS[name](theirs.parameters(), 0.05), 3)
     assert_same_weights(ours, theirs)
 
 
@@ -89,11 +103,20 @@ def test_how_often_one_validates_does_not_change_the_weights(way):
     check_validation_changes_nothing(Learner, WAYS[way])
 
 
+LOOKS = {
+    "a fit that only validates": lambda learn: learn.fit(1, train=False),
+    "validate": lambda learn: learn.validate(),
+    "get_preds": lambda learn: learn.get_preds(),
+    "get_preds of the training data": lambda learn: learn.get_preds(learn.dls[0]),
+}
+
+
 @pytest.mark.case("C141")
-def test_a_validation_before_the_fit_does_not_change_the_weights():
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_look_before_the_fit_does_not_change_the_weights(look):
     def first(learn):
-        learn.fit(1, train=False)
-        learn.fit(4)
+        LOOKS[look](learn)
+        fit(learn)
 
     check_validation_changes_nothing(Learner, first)
 
