@@ -13,10 +13,13 @@ from .callbacks import recipes as _recipes  # noqa: F401
 from .callbacks import usual as _usual  # noqa: F401
 from .callbacks.augment import BatchTransformCB
 from .callbacks.capture import CapturePreds
+from .callbacks.closure import ClosureCB
 from .callbacks.device import ChannelsLastCB, DeterministicCB, DeviceCB
+from .callbacks.gradients import ClipGradCB, GradAccumCB, NonFiniteCB
 from .callbacks.handlers import LambdaCB
 from .callbacks.limits import LimitBatchesCB, OverfitCB
 from .callbacks.metrics import MetricsCB
+from .callbacks.precision import MixedPrecision, ScaledPrecision
 from .callbacks.progress import ProgressCB
 from .callbacks.recorder import RecorderCB
 from .callbacks.schedule import BaseSchedCB, BatchSchedCB, EpochSchedCB, PlateauCB
@@ -55,6 +58,7 @@ from .data import (
 from .inference import Results
 from .insight import show as _show  # noqa: F401
 from .insight.hooks import Hook, Hooks
+from .insight.lr_finder import LRFinderCB
 from .insight.plotting import get_grid, plot_func, show_image, show_images, subplots
 from .nn import (
     Dropout,
@@ -88,6 +92,8 @@ __all__ = [
     "CancelStepException",
     "CapturePreds",
     "ChannelsLastCB",
+    "ClipGradCB",
+    "ClosureCB",
     "DataLoaders",
     "Dataset",
     "DeterministicCB",
@@ -96,15 +102,19 @@ __all__ = [
     "EpochSchedCB",
     "GeneralRelu",
     "GlobalAvgPool",
+    "GradAccumCB",
     "History",
     "Hook",
     "Hooks",
+    "LRFinderCB",
     "LambdaCB",
     "Learner",
     "LimitBatchesCB",
     "MetricsCB",
     "MissingActionError",
+    "MixedPrecision",
     "MomentumLearner",
+    "NonFiniteCB",
     "Order",
     "OverfitCB",
     "PlateauCB",
@@ -112,6 +122,7 @@ __all__ = [
     "RecorderCB",
     "ResBlock",
     "Results",
+    "ScaledPrecision",
     "SeededLoader",
     "SingleBatchCB",
     "TrainCB",

@@ -71,7 +71,7 @@ class OptFunc:
         groups = param_groups(model, **self.grouping, lr=lr if by_layer else None)
         opt = self.func(list(groups), lr.stop if isinstance(lr, slice) else lr, **self.kwargs)
         if not isinstance(opt, torch.optim.Optimizer):
-            raise TypeError(f"{self.__name__} takes no groups: derive it from torch.optim.Optimizer")
+            raise TypeError(f"{self.__name__} is no torch.optim.Optimizer, so it takes no groups")
         if self.grouping["wd"] is not None and "weight_decay" not in opt.defaults:
             raise ValueError(f"{self.__name__} has no weight decay: leave out wd=")
         return opt

@@ -1,0 +1,155 @@
+"""Half precision where that is safe: MixedPrecision.
+
+Stands on core, training and gradients.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.amp import GradScaler
+
+from minilearn.core.batch import default_device
+
+from .gradients import NonFiniteCB, check_grads_end
+from .training import TrainCB
+
+if TYPE_CHECKING:
+    from minilearn.core.learner import Learner
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class MixedPrecision(TrainCB):
+    """Compute predictions and loss in half precision where that is safe (`torch.autocast`).
+
+    Weights, gradients and metrics stay in float32. It works beside a TrainCB, on a TrainLearner or
+    alone. With "fp16" it makes a `ScaledPrecision`.
+
+    Args:
+        dtype: "bf16" or "fp16".
+        device: the type of device, such as "cuda"; by default where the model is.
+        settings: those of TrainCB.
+
+    Raises:
+        ValueError: `dtype` is neither of the two.
+
+    Events: before_batch, after_loss, cleanup_batch, predict, get_loss, backward, step, zero_grad
+    Order:  TRAIN
+    Reads:  model, batch, loss_func, preds, loss, opt
+    Writes: preds, loss, loss_parts
+    """
+
+    def __new__(cls, dtype: str = "bf16", *args: Any, **kwargs: Any) -> MixedPrecision:
+        """Choose the class for `dtype`."""
+        scaled = dtype == "fp16" and cls is MixedPrecision
+        return super().__new__(ScaledPrecision if scaled else cls)
+
+    def __init__(self, dtype: str = "bf16", device: str | None = None, **settings: Any) -> None:
+        super().__init__(**settings)
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype is 'bf16' or 'fp16', got {dtype!r}")
+        if dtype == "fp16" and not isinstance(self, ScaledPrecision):
+            raise ValueError("float16 needs a scaled loss: derive from ScaledPrecision")
+        self.dtype, self.device, self._half = dtype, device, ExitStack()
+
+    def before_batch(self, learn: Learner) -> None:
+        """Begin half precision."""
+        self._half = ExitStack()  # a new one: a pass inside this batch has its own
+        self._half.enter_context(torch.autocast(self._device_type(learn), DTYPES[self.dtype]))
+
+    def after_loss(self, learn: Learner) -> None:
+        """End it: the backward pass follows what the forward pass did."""
+        self._half.close()
+
+    def cleanup_batch(self, learn: Learner) -> None:
+        """End it whatever has happened."""
+        self._half.close()
+
+    def _device_type(self, learn: Learner) -> str:
+        params = getattr(learn.model, "parameters", tuple)()
+        return self.device or next((p.device for p in params), default_device()).type
+
+    def __repr__(self) -> str:
+        """Show the precision."""
+        return f"MixedPrecision({self.dtype!r})"
+
+
+class ScaledPrecision(MixedPrecision, NonFiniteCB):
+    """Scale the loss up, so that small gradients survive in float16, and the gradients down again.
+
+    An update whose gradients overflow is skipped and counts for nothing; the scale is then halved,
+    and doubled after 2000 updates without. It goes on from fit to fit. 30 overflows in a row raise.
+
+    Args:
+        dtype: "fp16"; this and the next are as in `MixedPrecision`.
+        device: see there.
+        scaler: says with which scale to begin and how it moves.
+        settings: those of TrainCB.
+
+    Attributes:
+        scaler: the scaler of the running or the last fit.
+
+    Raises:
+        ValueError: the owner of `zero_grad` carries gradients on.
+
+    Events: before_fit, before_batch, after_loss, cleanup_batch, before_step, after_step,
+        cleanup_step, cleanup_fit, predict, get_loss, backward, step, zero_grad
+    Order:  TRAIN
+    Reads:  model, batch, loss_func, preds, loss, opt, epoch, iter, steps_done
+    Writes: preds, loss, loss_parts
+    Syncs: once an update
+    """
+
+    def __init__(
+        self,
+        dtype: str = "fp16",
+        device: str | None = None,
+        *,
+        scaler: GradScaler | None = None,
+        **settings: Any,
+    ) -> None:
+        MixedPrecision.__init__(self, dtype, device, **settings)
+        NonFiniteCB.__init__(self, max_skips=30)
+        self.scaler, self._unscaled = scaler or GradScaler("cpu"), False
+
+    def before_fit(self, learn: Learner) -> None:
+        """Make a scaler for this fit, which goes on where the last one was."""
+        super().before_fit(learn)
+        check_grads_end(self, learn)
+        state = self.scaler.state_dict()
+        self.scaler, self._unscaled = GradScaler(self._device_type(learn)), False
+        self.scaler.load_state_dict(state)
+
+    def backward(self, learn: Learner) -> None:
+        """Compute the gradients of the scaled loss."""
+        self.scaler.scale(learn.loss).backward()
+
+    def before_step(self, learn: Learner) -> None:
+        """Scale the gradients down before anyone clips them; skip an update that overflowed."""
+        self._unscaled = True
+        self.scaler.unscale_(learn.opt)
+        # GradScaler.step would read these flags too, but after others have used the gradients
+        flags = self.scaler._found_inf_per_device(learn.opt).values()
+        if sum(flag.item() for flag in flags):
+            self.refuse(learn, "the model or the loss overflows in float16; use 'bf16'")
+
+    def step(self, learn: Learner) -> None:
+        """Let the optimizer make a step; nobody else may, while gradients are scaled."""
+        learn.opt.step()
+
+    def cleanup_step(self, learn: Learner) -> None:
+        """Move the scale."""
+        if self._unscaled:
+            self.scaler.update()
+        self._unscaled = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the scale and its counter."""
+        return self.scaler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with that scale."""
+        self.scaler.load_state_dict(state)
