@@ -60,6 +60,8 @@ class TrainCB(Callback):
     def predict(self, learn: Learner) -> None:
         """Run the model on the inputs of the batch."""
         args, keywords, _ = self.split(learn.batch)
+        if learn.loss_func is None and self.inputs is None and isinstance(learn.batch, Mapping):
+            keywords = learn.batch  # the model makes its loss of the targets
         learn.preds = learn.model(*args, **keywords)
 
     def get_loss(self, learn: Learner) -> None:

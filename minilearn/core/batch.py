@@ -97,6 +97,8 @@ def batch_size(batch: Any) -> int:
 
     Without such a tensor the length of the first list or string counts, and 1 where there is none.
     """
+    if type(batch) in (tuple, list) and batch and isinstance(batch[0], Tensor) and batch[0].dim():
+        return batch[0].shape[0]  # by far the most frequent
     for tensor in tensors(batch):
         if tensor.dim():
             return len(tensor)

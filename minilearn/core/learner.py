@@ -68,6 +68,7 @@ class Learner(Dispatch):
     steps_done: int = 0  # updates made
     training: bool = False  # whether this pass is a training pass
     valid_name: str | None = None  # of a further validation set, while it is run
+    metrics: Any  # the MetricsCB, once a fit had one
     dl: Any = None  # the loader of this pass
     pass_length: int | None = None  # batches in this pass, None when unknown
     stream: Stream | None = None  # the place in the training data
