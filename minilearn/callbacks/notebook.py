@@ -108,12 +108,13 @@ class LossCurve:
         self.valid.append((len(self.train) + len(self.pending), loss))
 
     def draw_if_due(self) -> None:
-        """Draw at most once a second, and for at most a twentieth of the time."""
-        start = time.perf_counter()
+        """Draw at most once a second, in at most a tenth of the time where drawing is slow."""
+        start, is_first = time.perf_counter(), not self.image
         if start >= self.due:
             self.draw()
             end = time.perf_counter()
-            self.due = end + max(1, 20 * (end - start))
+            # the first picture loads matplotlib, which tells nothing about the next
+            self.due = end + (1 if is_first else max(1, 10 * (end - start)))
 
     def draw(self) -> None:
         """Read what is pending, and draw the picture anew."""
@@ -124,8 +125,10 @@ class LossCurve:
             self.pending = []
         if not self.train and not self.valid:
             return
-        figure = Figure(figsize=(6, 3), layout="constrained")
-        axes = figure.subplots()
+        figure = Figure(figsize=(6, 3))
+        axes = figure.subplots(
+            gridspec_kw={"left": 0.12, "right": 0.98, "bottom": 0.16, "top": 0.97}
+        )
         axes.plot(*thinned(self.train), label="train", linewidth=1)
         if self.valid:
             axes.plot(*zip(*self.valid, strict=True), label="valid", marker="o", markersize=4)
