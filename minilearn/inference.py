@@ -6,7 +6,6 @@ the middle of a fit.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -81,21 +80,20 @@ def validate(self: Learner, dl: Any = None, cbs: Any = None) -> Results:
     """
     own = [cb for cb in participants(self) if not isinstance(cb, MetricsCB)]
     cbs = as_callbacks(cbs)
-    metrics = next((cb for cb in cbs if isinstance(cb, MetricsCB)), None)
-    if metrics is None:
-        cbs.append(metrics := _private_metrics(self))
+    given = [cb for cb in cbs if isinstance(cb, MetricsCB)]
+    metrics = given or [cb for cb in self.cbs if isinstance(cb, MetricsCB)] or [MetricsCB()]
+    cbs += [cb for cb in metrics if cb not in cbs]
     with inner(self, [*own, *cbs], valid=_loader(self, dl)):
-        metrics._log = lambda row: None
+        for cb in metrics:
+            cb._log = lambda row: None
         self.fit(1, train=False)
-        row = metrics.rows[-1] if metrics.rows else {}
-    return Results({name: value for name, value in row.items() if name not in ("epoch", "train")})
+        results = {name: value for cb in metrics for name, value in _last(cb.rows).items()}
+    return Results(results)
 
 
-def _private_metrics(learn: Learner) -> MetricsCB:
-    """Return a copy of the Learner's MetricsCB, which may be in the middle of a pass."""
-    found = learn.find(MetricsCB)
-    shared = {id(x): x for x in (learn, learn.model)}
-    return MetricsCB() if found is None else copy.deepcopy(found, shared)
+def _last(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    row = rows[-1] if rows else {}
+    return {name: value for name, value in row.items() if name not in ("epoch", "train")}
 
 
 @patch
@@ -164,7 +162,7 @@ def iter_preds(self: Learner, dl: Any = None, *, cbs: Any = None, **kwargs: Any)
         cbs: as in `get_preds`.
         kwargs: all others of `get_preds`, without `out`.
     """
-    want = Wanted(**{"with_targs": True, "to": "cpu"} | kwargs)
+    want = Wanted(**kwargs)
     dl = ordered(_loader(self, dl))
     check_loader(dl, False)
     return _batch_by_batch(self, Stream(dl, "validation"), cbs, want)

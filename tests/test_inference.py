@@ -468,6 +468,17 @@ def test_validation_takes_other_data_metrics_and_callbacks(capsys):
     assert dict(learner().validate(other)) == dict(loss=result.loss)
 
 
+def test_several_metrics_callbacks_are_all_asked():
+    def largest(preds, targs):
+        return preds.max()
+
+    def least(preds, targs):
+        return preds.min()
+
+    learn = learner(cbs=[MetricsCB(largest), MetricsCB(least)])
+    assert set(learn.validate()) == {"largest", "least", "loss"}
+
+
 def test_results_are_read_only_and_readable():
     result = Results({"loss": 0.51234567, "accuracy": 1.0})
     assert repr(result) == "Results(loss=0.5123, accuracy=1.0000)"

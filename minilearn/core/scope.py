@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -162,7 +162,9 @@ def _lend_copies(metrics: list[Any]) -> Callable[[], None]:
     own = [dict(vars(metric)) for metric in metrics]
     memo = {id(metric): metric for metric in metrics}  # they may refer to each other
     for metric, state in zip(metrics, own, strict=True):
-        vars(metric).update(copy.deepcopy(state, memo))
+        # what cannot be copied (a bar with its terminal, say) keeps its attributes, but no more
+        with suppress(Exception):
+            vars(metric).update(copy.deepcopy(state, memo))
 
     def undo() -> None:
         for metric, state in zip(metrics, own, strict=True):

@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import threading
 
 import numpy as np
 import pytest
@@ -362,3 +363,23 @@ def test_limits_are_for_fits_not_for_passes_inside_them():
     learn.on("after_round", lambda learn: preds.append(learn.get_preds()[0]))
     learn.fit(1)
     assert len(preds[0]) == 5
+
+
+def test_an_attribute_that_cannot_be_copied_does_no_harm():
+    class Bar:
+        def __init__(self):
+            self.lock, self.n = threading.Lock(), 0
+
+        def reset(self):
+            self.n = 0
+
+    class HasBar(Callback):
+        def __init__(self):
+            self.bar = Bar()
+
+        def before_batch(self, learn):
+            self.bar.n += 1
+
+    learn = small_learner(cbs=[HasBar()])
+    learn.validate()
+    assert learn.cbs[-1].bar.n == 0
