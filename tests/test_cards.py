@@ -24,7 +24,7 @@ from minilearn.core.events import ACTIONS, EVENTS, Order
 from minilearn.core.exceptions import CancelEpochException, CancelFitException
 from minilearn.core.learner import Learner
 
-LINE = re.compile(r"^(Events|Order|Reads|Writes|Syncs):[ \t]*(.*)$", re.M)
+LINE = re.compile(r"^(Events|Order|Reads|Writes|Syncs):[ \t]*(.*(?:\n[ \t]+\S.*)*)$", re.M)
 
 
 def all_callbacks() -> list[type]:

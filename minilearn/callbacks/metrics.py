@@ -51,7 +51,8 @@ class MetricsCB(Callback):
 
     Events: before_fit, before_epoch, after_batch, after_epoch, cleanup_epoch
     Order:  METRICS
-    Reads:  training, valid_name, epoch, batch, n_items, preds, loss, loss_parts, loss_func, row, error
+    Reads:  training, valid_name, epoch, batch, n_items, preds, loss, loss_parts, loss_func, row,
+            error
     Writes: metrics, row
     """
 
