@@ -92,7 +92,7 @@ class TrainCB(Callback):
             zero_grad()
             return
         # what torch's own does, without the profiler's record of it: an eighth of a tiny step
-        for group in learn.opt.param_groups:
+        for group in zero_grad.__self__.param_groups:
             for p in group["params"]:
                 p.grad = None
 
