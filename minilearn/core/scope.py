@@ -17,9 +17,9 @@ from torch import nn
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.utils.data import DataLoader
 
-from .callback import CleanUp, order_of
+from .callback import call, order_of
 from .dispatch import Dispatch
-from .events import ACTIONS, Order
+from .events import ACTIONS, EVENTS, Order
 from .seed import preserved_random_states
 from .stream import pick_loader
 
@@ -58,20 +58,14 @@ def _running(learn: Learner) -> Iterator[Any]:
     """
     frame = sys._getframe()
     while frame is not None:
-        seen = frame.f_locals if frame.f_code in _CALLS_HANDLERS else {}
-        event, handler = _handler_in(seen)
-        if event is not None:
-            yield from (cb for cb in learn.cbs if getattr(cb, event, None) == handler)
+        if frame.f_code in (Dispatch.callback.__code__, call.__code__):
+            handler = frame.f_locals.get("handler", frame.f_locals.get("method"))
+            yield from (cb for cb in learn.cbs if _handles(cb, handler))
         frame = frame.f_back
 
 
-_CALLS_HANDLERS = (Dispatch.callback.__code__, CleanUp.__call__.__code__)
-
-
-def _handler_in(seen: dict[str, Any]) -> tuple[str | None, Any]:
-    if "method" in seen:
-        return seen["self"].event, seen["method"]
-    return seen.get("event"), seen.get("handler")
+def _handles(cb: Any, handler: Any) -> bool:
+    return any(getattr(cb, event, None) == handler for event in EVENTS)
 
 
 @contextmanager
@@ -188,7 +182,7 @@ def _undo_grads(learn: Learner) -> Callable[[], None]:
 
 def _own_copy(dl: Any) -> Any:
     """Return a copy of a loader with a count of passes, or with workers that stay, of its own."""
-    if not isinstance(dl, DataLoader) and not hasattr(dl, "epoch"):
+    if not _is_copied(dl):
         return dl
     own = copy.copy(dl)
     if isinstance(dl, DataLoader):  # it lets nobody set these; living workers serve one pass
@@ -196,14 +190,17 @@ def _own_copy(dl: Any) -> Any:
     return own
 
 
+def _is_copied(dl: Any) -> bool:
+    return isinstance(dl, DataLoader) or hasattr(dl, "epoch")
+
+
 def _undo_place(dl: Any) -> Callable[[], None]:
     """Keep where a loader and its generators are in their order of samples."""
     owners = (dl, getattr(dl, "sampler", None), getattr(dl, "batch_sampler", None))
     generators = [g for owner in owners if (g := getattr(owner, "generator", None)) is not None]
     states = [(g, g.get_state()) for g in generators if isinstance(g, torch.Generator)]
-    place = (
-        dl.state_dict() if hasattr(dl, "state_dict") and hasattr(dl, "load_state_dict") else None
-    )
+    tells = hasattr(dl, "state_dict") and hasattr(dl, "load_state_dict") and not _is_copied(dl)
+    place = dl.state_dict() if tells else None
 
     def undo() -> None:
         for generator, state in states:

@@ -12,6 +12,7 @@ from torch import nn, optim
 from torch.utils.data import DataLoader, TensorDataset
 from toys import POINTS, assert_same_weights
 
+from minilearn.callbacks.handlers import LambdaCB
 from minilearn.callbacks.limits import LimitBatchesCB
 from minilearn.callbacks.metrics import MetricsCB
 from minilearn.callbacks.schedule import BatchSchedCB
@@ -316,16 +317,38 @@ def test_a_dry_run_runs_one_batch_of_each_pass():
     assert seen == [(True, 0), (False, 0)]
 
 
-def test_a_callback_in_the_middle_of_an_event_does_not_start_itself_again():
+@pytest.mark.parametrize("event", ["before_batch", "cleanup_batch", "after_predict"])
+def test_a_callback_in_the_middle_of_an_event_does_not_start_itself_again(event):
+    depths = []
+
+    def look(learn):
+        depths.append(learn.depth)
+        learn.validate()
+
+    class Validates(Callback):
+        in_probe = True
+
+    setattr(Validates, event, lambda self, learn: look(learn))
+    small_learner(cbs=[Validates()]).fit(1)
+    assert set(depths) == {0}
+    small_learner(cbs=[LambdaCB(**{event: look})]).fit(1)
+    assert set(depths) == {0}
+
+
+def test_nor_does_one_that_is_added_in_the_middle_of_a_fit():
     depths = []
 
     class Validates(Callback):
-        def before_batch(self, learn):
+        in_probe = True
+
+        def before_fit(self, learn):
             depths.append(learn.depth)
             learn.validate()
 
-    small_learner(cbs=[Validates()]).fit(1)
-    assert set(depths) == {0}
+    learn = small_learner()
+    learn.on("after_batch", lambda learn: learn.add_cb(Validates()), once=True)
+    learn.fit(1)
+    assert depths == [0]
 
 
 def test_endless_nesting_is_an_error_that_says_what_to_do():
@@ -383,3 +406,34 @@ def test_an_attribute_that_cannot_be_copied_does_no_harm():
     learn = small_learner(cbs=[HasBar()])
     learn.validate()
     assert learn.cbs[-1].bar.n == 0
+
+
+class CountsPasses:
+    """A loader that changes with each pass over it, and can tell and be told where it is."""
+
+    def __init__(self, batches):
+        self.batches, self.passes = batches, 0
+
+    def __iter__(self):
+        self.passes += 1
+        return iter(self.batches)
+
+    def state_dict(self):
+        return {"passes": self.passes}
+
+    def load_state_dict(self, state):
+        self.passes = state["passes"]
+
+
+def test_loaders_and_generators_stay_where_they_were():
+    data = TensorDataset(torch.randn(8, 3), torch.arange(8) % 2)
+    batches = list(DataLoader(data, 4))
+    counts = CountsPasses(batches)
+    shuffled = DataLoader(data, 4, shuffle=True, generator=torch.Generator().manual_seed(2))
+    learn = Learner(small_model(), (batches, batches), F.cross_entropy, 0.1, [TrainCB()])
+    state = shuffled.generator.get_state()
+    for dl in (counts, shuffled):
+        learn.validate(dl)
+        learn.get_preds(dl)
+    assert counts.passes == 0
+    assert torch.equal(shuffled.generator.get_state(), state)
