@@ -11,13 +11,18 @@ import minilearn
 from minilearn import cli
 
 
-@pytest.fixture(autouse=True)
-def few_pictures(monkeypatch, tmp_path):
-    """64 pictures instead of 12,000, in an empty folder; notes whether all were asked for."""
+@pytest.fixture(scope="module")
+def few():
+    """64 pictures of each split instead of 12,000."""
     from datasets import DatasetDict
 
     whole = minilearn.fashion_mnist()
-    few = DatasetDict({name: whole[name].shuffle(seed=1).select(range(64)) for name in whole})
+    return DatasetDict({name: whole[name].shuffle(seed=1).select(range(64)) for name in whole})
+
+
+@pytest.fixture(autouse=True)
+def asked(few, monkeypatch, tmp_path):
+    """Serve few pictures, in an empty folder; the list of whether all of them were asked for."""
     asked = []
     monkeypatch.setattr(minilearn, "fashion_mnist", lambda full: asked.append(full) or few)
     monkeypatch.chdir(tmp_path)
@@ -68,10 +73,10 @@ def test_one_seed_gives_one_history(tmp_path):
     assert a == b and a != c
 
 
-def test_full_asks_for_all_pictures(few_pictures):
+def test_full_asks_for_all_pictures(asked):
     train("--epochs", "1", "--full")
     train("--epochs", "1")
-    assert few_pictures == [True, False]
+    assert asked == [True, False]
 
 
 def interrupt_in_epoch(number, monkeypatch):
