@@ -180,13 +180,13 @@ def make_learner(model: str, bs: int, seed: int, device: torch.device, full: boo
 
 def write_results(learn: Learner, folder: Path, model: str) -> None:
     """Write `history.csv`, `losses.png` and `model.safetensors` to `folder`."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     learn.history.to_csv(folder / "history.csv")
     plot_losses(learn.history, folder / "losses.png", f"{model}: loss after each epoch")
     weights = {name: t.detach().cpu().contiguous() for name, t in learn.model.state_dict().items()}
     part = folder / "model.safetensors.part"
-    save_file(weights, part, metadata={"model": model})
+    part.write_bytes(save(weights, metadata={"model": model}))  # save_file lets nobody else read
     part.replace(folder / "model.safetensors")  # a file of that name is complete
 
 
