@@ -11,7 +11,8 @@ from . import freezing as _freezing  # noqa: F401
 from .callbacks import dry_run as _dry_run  # noqa: F401
 from .callbacks import recipes as _recipes  # noqa: F401
 from .callbacks import usual as _usual  # noqa: F401
-from .callbacks.augment import BatchTransformCB
+from .callbacks.augment import BatchTransformCB, tfm_batch
+from .callbacks.averaging import EMACB
 from .callbacks.capture import CapturePreds
 from .callbacks.closure import ClosureCB
 from .callbacks.device import ChannelsLastCB, DeterministicCB, DeviceCB
@@ -19,12 +20,15 @@ from .callbacks.gradients import ClipGradCB, GradAccumCB, NonFiniteCB
 from .callbacks.handlers import LambdaCB
 from .callbacks.limits import LimitBatchesCB, OverfitCB
 from .callbacks.metrics import MetricsCB
+from .callbacks.mixing import CutMixCB, MixUpCB
 from .callbacks.precision import MixedPrecision, ScaledPrecision
 from .callbacks.progress import ProgressCB
 from .callbacks.recorder import RecorderCB
 from .callbacks.schedule import BaseSchedCB, BatchSchedCB, EpochSchedCB, PlateauCB
 from .callbacks.schedulers import constant, flat_cos, plot_sched, sched_lrs
 from .callbacks.scores import accuracy, accuracy_multi, mae, mse, rmse, skm
+from .callbacks.stopping import EarlyStopCB, SpikeCB, TimeLimitCB
+from .callbacks.swa import SWACB
 from .callbacks.training import SingleBatchCB, TrainCB
 from .callbacks.warmup import warmup
 from .core.batch import default_device, map_batch, to_cpu, to_device
@@ -64,6 +68,10 @@ from .nn import (
     Dropout,
     GeneralRelu,
     GlobalAvgPool,
+    RandCopy,
+    RandErase,
+    RandomCrop,
+    RandomFlip,
     ResBlock,
     act_gr,
     cnn_layers,
@@ -72,6 +80,8 @@ from .nn import (
     init_weights,
     lsuv,
     lsuv_init,
+    rand_copy,
+    rand_erase,
     resnet,
 )
 from .optim import optimizer, param_groups
@@ -94,11 +104,14 @@ __all__ = [
     "ChannelsLastCB",
     "ClipGradCB",
     "ClosureCB",
+    "CutMixCB",
     "DataLoaders",
     "Dataset",
     "DeterministicCB",
     "DeviceCB",
     "Dropout",
+    "EMACB",
+    "EarlyStopCB",
     "EpochSchedCB",
     "GeneralRelu",
     "GlobalAvgPool",
@@ -112,6 +125,7 @@ __all__ = [
     "LimitBatchesCB",
     "MetricsCB",
     "MissingActionError",
+    "MixUpCB",
     "MixedPrecision",
     "MomentumLearner",
     "NonFiniteCB",
@@ -119,12 +133,19 @@ __all__ = [
     "OverfitCB",
     "PlateauCB",
     "ProgressCB",
+    "RandCopy",
+    "RandErase",
+    "RandomCrop",
+    "RandomFlip",
     "RecorderCB",
     "ResBlock",
     "Results",
+    "SWACB",
     "ScaledPrecision",
     "SeededLoader",
     "SingleBatchCB",
+    "SpikeCB",
+    "TimeLimitCB",
     "TrainCB",
     "TrainLearner",
     "accuracy",
@@ -151,6 +172,8 @@ __all__ = [
     "param_groups",
     "plot_func",
     "plot_sched",
+    "rand_copy",
+    "rand_erase",
     "register_level",
     "resnet",
     "rmse",
@@ -161,6 +184,7 @@ __all__ = [
     "show_images",
     "skm",
     "subplots",
+    "tfm_batch",
     "to_cpu",
     "to_device",
     "warmup",

@@ -82,6 +82,7 @@ MADE = {
     "MetricsCB": lambda cls: cls(accuracy),
     "PlateauCB": lambda cls: cls("valid_loss"),
     "RecorderCB": lambda cls: cls(lr=lambda cb: cb.pg["lr"]),
+    "TimeLimitCB": lambda cls: cls(minutes=10),
 }
 INDIRECT = {"LambdaCB", "OnEvent"}  # run functions of the user
 INNER = {"TakePreds"}  # made by get_preds for its own pass

@@ -5,8 +5,10 @@ Stands on core.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+
+from fastcore.basics import noop
 
 from minilearn.core.batch import describe
 from minilearn.core.callback import Callback
@@ -72,3 +74,13 @@ class BatchTransformCB(Callback):
             (False, True): ", on_train=False",
         }
         return f"BatchTransformCB({self._name}{where.get((self.on_train, self.on_val), ', never')})"
+
+
+def tfm_batch(
+    b: Sequence[Any], tfm_x: Callable[[Any], Any] = noop, tfm_y: Callable[[Any], Any] = noop
+) -> tuple[Any, ...]:
+    """Return the batch with `tfm_x` applied to its first item and `tfm_y` to its second.
+
+    >>> BatchTransformCB(partial(tfm_batch, tfm_x=RandomCrop(2)), on_val=False)
+    """
+    return tfm_x(b[0]), tfm_y(b[1]), *b[2:]

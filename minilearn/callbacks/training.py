@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from minilearn.core.actions import default_actions
-from minilearn.core.batch import describe
+from minilearn.core.batch import compare, describe
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 from minilearn.core.exceptions import CancelFitException
@@ -69,7 +69,7 @@ class TrainCB(Callback):
         if learn.loss_func is None:
             learn.preds, loss = own_loss(learn.preds)
         else:
-            loss = learn.loss_func(learn.preds, *self.split(learn.batch)[2])
+            loss = compare(learn.loss_func, learn.preds, self.split(learn.batch)[2])
         if isinstance(loss, Mapping):
             learn.loss_parts, loss = (
                 dict(loss),

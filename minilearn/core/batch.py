@@ -8,7 +8,7 @@ import copy
 import dataclasses
 import os
 from collections import UserDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -179,6 +179,13 @@ def detach(batch: Any) -> Any:
     if isinstance(batch, Tensor):
         return batch.detach() if batch.requires_grad else batch
     return map_batch(lambda x: x.detach() if isinstance(x, Tensor) else x, batch)
+
+
+def compare(loss_func: Callable[..., Any], preds: Any, targets: Sequence[Any]) -> Any:
+    """Return the loss of `preds`; targets that know how they are compared, mixed ones, do it."""
+    if len(targets) and type(targets[0]) is not Tensor and hasattr(targets[0], "compare"):
+        return targets[0].compare(loss_func, preds, targets)
+    return loss_func(preds, *targets)
 
 
 def n_batches(dl: Any) -> int | None:

@@ -1,6 +1,6 @@
 """Learners that answer the actions themselves, in the place of a TrainCB.
 
-Stands on learner and actions.
+Stands on learner, actions and batch.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import torch
 from torch import nn, optim
 
 from .actions import default_actions
+from .batch import compare
 from .learner import Learner
 
 
@@ -29,7 +30,7 @@ class TrainLearner(Learner):
 
     def get_loss(self) -> None:
         """Compare the predictions with the rest of the batch."""
-        self.loss = self.loss_func(self.preds, *self.batch[1:])
+        self.loss = compare(self.loss_func, self.preds, self.batch[1:])
 
     def backward(self) -> None:
         """Compute the gradients."""

@@ -1,5 +1,13 @@
 """Layers, models and initialisation: plain PyTorch modules that need nothing else from here."""
 
+from minilearn.nn.augment import (
+    RandCopy,
+    RandErase,
+    RandomCrop,
+    RandomFlip,
+    rand_copy,
+    rand_erase,
+)
 from minilearn.nn.init import init_weights, lsuv, lsuv_init
 from minilearn.nn.layers import (
     Dropout,
@@ -16,6 +24,10 @@ __all__ = [
     "Dropout",
     "GeneralRelu",
     "GlobalAvgPool",
+    "RandCopy",
+    "RandErase",
+    "RandomCrop",
+    "RandomFlip",
     "ResBlock",
     "act_gr",
     "cnn_layers",
@@ -24,5 +36,7 @@ __all__ = [
     "init_weights",
     "lsuv",
     "lsuv_init",
+    "rand_copy",
+    "rand_erase",
     "resnet",
 ]

@@ -1,0 +1,136 @@
+"""Equal averages of the last part of a fit: SWACB, and batch norm statistics to go with them.
+
+Stands on core, averaging and limits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from minilearn.core.batch import n_batches
+from minilearn.core.callback import Callback
+from minilearn.core.events import Order
+from minilearn.core.exceptions import CancelBatchException, CancelException
+from minilearn.core.modes import set_mode
+from minilearn.core.scope import inner, participants
+from minilearn.core.stream import pick_loader
+
+from .averaging import _Averages
+from .limits import Shortened
+
+if TYPE_CHECKING:
+    from minilearn.core.learner import Learner
+
+
+class SWACB(_Averages):
+    """Average the weights of the last part of a fit, all with equal shares.
+
+    They stand in as those of `EMACB` do. When the fit is over, one pass over the training data (as
+    a validation would see them) makes the statistics of batch norm for the averages: means over its
+    batches with equal shares. An error or Ctrl-C spares that pass.
+
+    Args:
+        start: when to begin: a share of the fit's updates (0.75), or a number of them (1000).
+        every: take in the weights of every so many updates.
+        keep: end the fit with the averages, and their statistics, in the model.
+
+    Attributes:
+        n_averaged: how often weights were taken in.
+
+    Raises:
+        ValueError: `start` or `every` makes no sense, or is a share of an unknown number.
+
+    Events: before_epoch, after_step, cleanup_epoch, cleanup_fit
+    Order:  SCHEDULE + 1
+    Reads:  depth, training, model, n_steps, steps_done, error, dls
+    Writes:
+
+    Source: Izmailov et al. 2018, "Averaging Weights Leads to Wider Optima" (arXiv:1803.05407).
+    """
+
+    def __init__(self, start: float | int = 0.75, every: int = 1, *, keep: bool = False) -> None:
+        if isinstance(start, bool) or start < 0 or (isinstance(start, float) and start >= 1):
+            raise ValueError(f"start is a share (0.75) or a number of updates (1000), got {start}")
+        if not hasattr(every, "__index__") or every < 1:
+            raise ValueError(f"every is a number of updates, 1 or more; got {every!r}")
+        super().__init__(keep)
+        self.start, self.every, self._skipped = start, every, 0
+
+    def _begin(self, learn: Learner) -> None:
+        if isinstance(self.start, float) and learn.n_steps is None:
+            raise ValueError(
+                f"SWACB(start={self.start}) is a share of the fit's updates, and nobody knows "
+                "their number: give a number of updates, or fit(n_steps=...)"
+            )
+        share = isinstance(self.start, float)
+        self._skipped = round(self.start * learn.n_steps) if share else self.start
+        super()._begin(learn)
+
+    def _weight(self, learn: Learner) -> float | None:
+        late = learn.steps_done - self._skipped
+        return 1 / (1 + self.n_averaged) if late > 0 and late % self.every == 0 else None
+
+    def cleanup_fit(self, learn: Learner) -> None:
+        """Make the statistics for the averages, first of all."""
+        ended_well = isinstance(learn.error, (type(None), CancelException))
+        if self._trains and self.n_averaged and not learn.depth and ended_well:
+            self._refresh(learn)
+        super().cleanup_fit(learn)
+
+    def _refresh(self, learn: Learner) -> None:
+        if not any(map(_has_statistics, learn.model.modules())):
+            return
+        dl, live = pick_loader(learn.dls, True), _buffers(learn.model)
+        if n_batches(dl) is None:  # it may have no end
+            dl = Shortened(dl, learn.steps_done)
+        cbs = [cb for cb in participants(learn) if not isinstance(cb, _Averages)]
+        cbs.append(_FreshStatistics(list(learn._frozen)))
+        try:
+            with self.swapped(), inner(learn, cbs, valid=dl):
+                learn.fit(1, train=False)
+            self._stats = _buffers(learn.model)
+        finally:
+            for name, buffer in learn.model.named_buffers():
+                buffer.data.copy_(live[name])
+
+    def __repr__(self) -> str:
+        """Show when it begins."""
+        return f"SWACB({self.start})"
+
+
+class _FreshStatistics(Callback):
+    """Lets batch norm gather its statistics anew in one pass, as torch's update_bn does.
+
+    Layers that the user froze keep theirs.
+    """
+
+    order = Order.STOP
+
+    def __init__(self, frozen: list[nn.Module]) -> None:
+        self.frozen, self.momenta = frozen, []
+
+    def before_epoch(self, learn: Learner) -> None:
+        set_mode(learn.model, True, self.frozen)
+        norms = [m for m in learn.model.modules() if _has_statistics(m) and m.training]
+        self.momenta = [(m, m.momentum) for m in norms]
+        for m in norms:
+            m.reset_running_stats()
+            m.momentum = None  # cumulative: each batch has the same share
+
+    def after_predict(self, learn: Learner) -> None:
+        raise CancelBatchException
+
+    def cleanup_epoch(self, learn: Learner) -> None:
+        for m, momentum in self.momenta:
+            m.momentum = momentum
+
+
+def _has_statistics(m: nn.Module) -> bool:
+    return isinstance(m, _BatchNorm) and m.running_mean is not None
+
+
+def _buffers(model: nn.Module) -> dict[str, Tensor]:
+    return {name: buffer.clone() for name, buffer in model.named_buffers()}

@@ -1,0 +1,168 @@
+"""Random changes of pictures, a whole batch at once on its device; no input is changed in place.
+
+Stands on torch only. What is drawn is drawn on the CPU, by torch's global generator unless another
+is given: every device gets the same. Pictures (B, C, H, W) may be floats or uint8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor, nn
+
+__all__ = ["RandCopy", "RandErase", "RandomCrop", "RandomFlip", "rand_copy", "rand_erase"]
+
+
+def rand_erase(
+    x: Tensor,
+    pct: float = 0.2,
+    max_num: int = 4,
+    *,
+    per_sample: bool = False,
+    generator: Generator | None = None,
+) -> Tensor:
+    """Fill random rectangles with noise of the mean, the deviation and the range of `x`.
+
+    Args:
+        x: pictures (B, C, H, W).
+        pct: height and width of a rectangle, as a share of the picture's.
+        max_num: the most rectangles; how many it are is drawn, and may be none.
+        per_sample: other rectangles in each picture, instead of the same in all.
+        generator: of the random numbers, on the CPU.
+    """
+    values = x.float()
+    noise = torch.randn(x.shape, generator=generator).to(x.device) * values.std() + values.mean()
+    noise = noise.clamp(values.min(), values.max())
+    noise = (noise if x.is_floating_point() else noise.round()).to(x.dtype)
+    erased = x
+    for top, left, drawn in _places(x, pct, max_num, per_sample, generator):
+        erased = torch.where(_rectangle(x, pct, top, left) & drawn, noise, erased)
+    return erased
+
+
+def rand_copy(
+    x: Tensor,
+    pct: float = 0.2,
+    max_num: int = 4,
+    *,
+    per_sample: bool = False,
+    generator: Generator | None = None,
+) -> Tensor:
+    """Copy random rectangles of each picture to other places of it.
+
+    Args:
+        x: pictures (B, C, H, W).
+        pct: as in `rand_erase`.
+        max_num: as there.
+        per_sample: as there.
+        generator: as there.
+    """
+    sources = _places(x, pct, max_num, per_sample, generator)
+    for top, left, drawn in _places(x, pct, max_num, per_sample, generator):
+        from_top, from_left, _ = next(sources)
+        rows = _pixels(x, -2, from_top - top).clamp(0, x.shape[-2] - 1)
+        columns = _pixels(x, -1, from_left - left).clamp(0, x.shape[-1] - 1)
+        x = torch.where(_rectangle(x, pct, top, left) & drawn, _pick(x, rows, columns), x)
+    return x
+
+
+def _places(
+    x: Tensor, pct: float, max_num: int, per_sample: bool, generator: Generator | None
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Draw `max_num` places: top and left, (n, 1), and whether it is used, (n, 1, 1, 1)."""
+    if x.dim() != 4:
+        raise ValueError(f"a batch of pictures is (B, C, H, W), got {tuple(x.shape)}")
+    n = len(x) if per_sample else 1
+    free = (1 - pct) * torch.tensor(x.shape[-2:]).view(2, 1, 1)  # for the first row and column
+    corners = (torch.rand(max_num, 2, n, 1, generator=generator) * free).long().to(x.device)
+    number = torch.randint(max_num + 1, (n, 1, 1, 1), generator=generator).to(x.device)
+    return ((top, left, number > i) for i, (top, left) in enumerate(corners))
+
+
+def _pixels(x: Tensor, dim: int, shift: Tensor) -> Tensor:
+    """Return the numbers of the pixels along `dim`, moved by `shift`: (n, 1) -> (n, size)."""
+    return torch.arange(x.shape[dim], device=x.device) + shift
+
+
+def _rectangle(x: Tensor, pct: float, top: Tensor, left: Tensor) -> Tensor:
+    rows, columns = _pixels(x, -2, -top), _pixels(x, -1, -left)
+    rows = (rows >= 0) & (rows < int(pct * x.shape[-2]))
+    columns = (columns >= 0) & (columns < int(pct * x.shape[-1]))
+    return rows[:, None, :, None] & columns[:, None, None, :]  # (n, 1, H, W)
+
+
+def _pick(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Take of each picture its own rows, (n, h), and columns, (n, w): (B, C, h, w)."""
+    b, c, _, width = x.shape
+    x = x.gather(-2, rows[:, None, :, None].expand(b, c, -1, width))
+    return x.gather(-1, columns[:, None, None, :].expand(b, c, rows.shape[1], -1))
+
+
+class RandErase(nn.Module):
+    """Fill random rectangles with noise: `rand_erase` as a module.
+
+    Args:
+        pct: as in `rand_erase`, and so are the others.
+        max_num: see there.
+        settings: see there.
+    """
+
+    def __init__(self, pct: float = 0.2, max_num: int = 4, **settings: object) -> None:
+        super().__init__()
+        self.pct, self.max_num, self.settings = pct, max_num, settings
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return changed pictures."""
+        return rand_erase(x, self.pct, self.max_num, **self.settings)
+
+
+class RandCopy(RandErase):
+    """Copy random rectangles of each picture to other places of it: `rand_copy` as a module."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return changed pictures."""
+        return rand_copy(x, self.pct, self.max_num, **self.settings)
+
+
+class RandomFlip(nn.Module):
+    """Mirror each picture or not, as chance has it.
+
+    Args:
+        p: how probable it is.
+        dim: -1 to swap left and right, -2 for up and down.
+        generator: of the random numbers, on the CPU.
+    """
+
+    def __init__(self, p: float = 0.5, dim: int = -1, generator: Generator | None = None) -> None:
+        super().__init__()
+        self.p, self.dim, self.generator = p, dim, generator
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return pictures of the same shape, (B, ..., H, W)."""
+        chance = torch.rand(len(x), *[1] * (x.dim() - 1), generator=self.generator)
+        return torch.where((chance < self.p).to(x.device), x.flip(self.dim), x)
+
+
+class RandomCrop(nn.Module):
+    """Move each picture at random: pad all sides, then cut out a part of the old size.
+
+    Args:
+        padding: pixels on each side.
+        fill: their value.
+        generator: of the random numbers, on the CPU.
+    """
+
+    def __init__(
+        self, padding: int = 4, fill: float = 0, generator: Generator | None = None
+    ) -> None:
+        super().__init__()
+        self.padding, self.fill, self.generator = padding, fill, generator
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return pictures of the same shape, (B, C, H, W)."""
+        places = (2, len(x), 1)
+        shift = torch.randint(2 * self.padding + 1, places, generator=self.generator).to(x.device)
+        padded = F.pad(x, [self.padding] * 4, value=self.fill)
+        return _pick(padded, _pixels(x, -2, shift[0]), _pixels(x, -1, shift[1]))
