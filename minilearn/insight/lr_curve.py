@@ -129,7 +129,8 @@ def _valley(lrs: Sequence[float], losses: np.ndarray) -> float:
     for i, loss in enumerate(losses):
         before = np.where(losses[:i] > loss, longest[:i], 0)
         if before.any():
-            longest[i], start[i] = before.max() + 1, start[before.argmax()]
+            last = np.flatnonzero(before == before.max())[-1]  # leave out what is flat before it
+            longest[i], start[i] = before[last] + 1, start[last]
     end = longest.argmax()
     return lrs[(start[end] + end) // 2]
 
@@ -145,10 +146,11 @@ def _minimum(lrs: Sequence[float], losses: np.ndarray) -> float:
 
 
 def _slide(lrs: Sequence[float], losses: np.ndarray) -> float:
-    """Slide a window of a decade from the right until its ends are equally steep."""
+    """Slide a window of a decade down from the lowest loss until its ends are equally steep."""
     slopes = np.gradient(losses)
     width = min(max(1, round(1 / math.log10(lrs[1] / lrs[0]))), len(lrs) // 2)
     left = np.flatnonzero(slopes[width:] <= slopes[:-width])
+    left = left[left < losses.argmin()]
     return lrs[left[-1] if len(left) else 0]
 
 
