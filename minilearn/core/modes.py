@@ -41,13 +41,15 @@ def set_mode(model: Any, training: bool, frozen: list[nn.Module]) -> None:
 
 @contextmanager
 def preserved_modes(model: Any) -> Iterator[None]:
-    """Give each module its own mode back at the end, whatever the block does."""
-    modes = [(m, m.training) for m in _modules(model)]
+    """Give each module its own mode back at the end, unless `hold` has said otherwise since."""
+    modes = [(m, m.training, held(m)) for m in _modules(model)]
     try:
         yield
     finally:
-        for module, training in modes:
-            module.training = training
+        for module, training, was_held in modes:
+            module.training = (
+                training if held(module) == was_held else model.training and not held(module)
+            )
 
 
 def _modules(model: Any) -> list[nn.Module]:
