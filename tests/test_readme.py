@@ -1,5 +1,6 @@
 """What README shows, runs: every block of Python, in a folder of its own."""
 
+import os
 import re
 import subprocess
 import sys
@@ -21,6 +22,7 @@ def test_code_in_readme_runs(number, tmp_path):
     out = subprocess.run(
         [sys.executable, "-W", "error::UserWarning:minilearn", "-c", BLOCKS[number]],
         cwd=tmp_path,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
     )

@@ -6,17 +6,21 @@ the base class adds an order and the check of names.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .batch import describe
-from .events import EVENTS, PREFIXES, Order, check_event
+from .events import ACTIONS, EVENTS, PREFIXES, Order, check_event
 from .exceptions import CancelException, cancel_level, worst
 
 if TYPE_CHECKING:
     from .learner import Learner
 
 Handler = Callable[["Learner"], Any]
+LOCATION = re.compile(
+    r"in [\w.<>]+(\.\w+|, on \w+)(, epoch |$)"
+)  # how notes of `add_location` begin
 
 
 class Callback:
@@ -59,12 +63,25 @@ def order_of(cb: Any) -> int:
 
 
 def as_callbacks(cbs: Any) -> list[Any]:
-    """Return a new list of callbacks from None, one callback, a class, or a collection."""
+    """Return a new list of callbacks from None, one callback, a class, or a collection.
+
+    Raises:
+        TypeError: something is no callback: it has no method named after an event or an action.
+        ValueError: the same object stands in it twice, and so would run twice.
+    """
     if cbs is None:
         return []
     if isinstance(cbs, type) or not isinstance(cbs, Iterable) or isinstance(cbs, Callback):
         cbs = [cbs]
-    return [cb() if isinstance(cb, type) else cb for cb in cbs]
+    cbs = [cb() if isinstance(cb, type) else cb for cb in cbs]
+    for number, cb in enumerate(cbs):
+        if not isinstance(cb, Callback) and not any(hasattr(cb, n) for n in (*EVENTS, *ACTIONS)):
+            raise TypeError(
+                f"{cb!r} is no callback: it has no method such as before_fit. Leave it out."
+            )
+        if any(cb is other for other in cbs[:number]):
+            raise ValueError(f"{cb!r} stands twice in the callbacks, and so would run twice")
+    return cbs
 
 
 def run_cbs(cbs: Iterable[Any], method_nm: str, learn: Learner | None = None) -> None:
@@ -153,7 +170,7 @@ def add_location(error: BaseException, where: str, learn: Any) -> None:
     """Say on `error` where it happened, once, without touching anything else of it."""
     if not isinstance(error, Exception) or isinstance(error, CancelException):
         return
-    if any(note.startswith("in ") for note in getattr(error, "__notes__", ())):
+    if any(LOCATION.match(note) for note in getattr(error, "__notes__", ())):
         return
     note = f"in {where}"
     if getattr(learn, "epoch", None) is not None:

@@ -262,6 +262,8 @@ class Learner(Dispatch):
         check_owners(self, self._owners, train)
         if train:
             self._make_opt(lr, reset_opt)
+            if self.opt is None and self._owners["step"].is_default:
+                raise ValueError("training needs an optimizer: give the Learner opt_func= or opt=")
             self._clear_grads()
         return valid
 

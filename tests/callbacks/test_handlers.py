@@ -1,12 +1,12 @@
 """Plain functions that listen to events."""
 
 import pytest
-from toys import batches, toy_learner
+from toys import POINTS, batches, toy_learner
 
 from minilearn.callbacks.handlers import LambdaCB
 from minilearn.callbacks.training import TrainCB
 from minilearn.core.callback import Callback
-from minilearn.core.events import ACTIONS, EVENTS, Order
+from minilearn.core.events import ACTIONS, Order
 from minilearn.core.exceptions import CancelEpochException, CancelStepException
 from minilearn.core.learner import Learner
 
@@ -15,7 +15,7 @@ def learner(n_train=7, n_valid=2, cbs=(), **kwargs):
     return toy_learner(cbs, (batches(n_train), batches(n_valid)), **kwargs)
 
 
-@pytest.mark.parametrize("event", [e for e in EVENTS if "stage" not in e])
+@pytest.mark.parametrize("event", POINTS)
 def test_a_function_hears_every_event_as_often_as_it_fires(event):
     heard, by_method = [], []
     method = {event: lambda self, learn: by_method.append(learn.iter)}

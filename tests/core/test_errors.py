@@ -2,7 +2,18 @@
 
 import pytest
 from story import Story, disturbed_learner, occurrences
-from toys import ACTIONS, POINTS, At, Before, Trace, batches, linear, plain_trace, toy_learner
+from toys import (
+    ACTIONS,
+    POINTS,
+    At,
+    Before,
+    Trace,
+    batches,
+    linear,
+    plain_trace,
+    toy_dls,
+    toy_learner,
+)
 
 from minilearn.callbacks.training import TrainCB
 from minilearn.core.callback import Callback, CleanUp
@@ -224,3 +235,33 @@ def test_an_error_before_the_fit_began_leaves_nothing_either():
         learn.fit(1, cbs=trace)
     before.assert_nothing_left()
     assert trace.events == []
+
+
+@pytest.mark.parametrize("junk", [1, "TrainCB", object()])
+def test_what_is_no_callback_is_refused(junk):
+    with pytest.raises(TypeError, match="no callback"):
+        Learner(linear(), toy_dls(), cbs=[TrainCB(), junk])
+
+
+def test_a_callback_that_stands_twice_is_refused():
+    cb = TrainCB()
+    with pytest.raises(ValueError, match="twice"):
+        Learner(linear(), toy_dls(), cbs=[cb, cb])
+
+
+def test_training_without_an_optimizer_says_so_at_once():
+    learn = Learner(linear(), toy_dls(), cbs=[TrainCB()], opt_func=None)
+    with pytest.raises(ValueError, match="opt_func= or opt="):
+        learn.fit(1)
+
+
+def test_a_note_of_the_users_own_does_not_hide_the_place():
+    class Noted(Callback):
+        def after_batch(self, learn):
+            error = ValueError("upset")
+            error.add_note("in production")
+            raise error
+
+    with pytest.raises(ValueError) as info:
+        Learner(linear(), toy_dls(), cbs=[TrainCB(), Noted()]).fit(1)
+    assert info.value.__notes__[1].startswith("in Noted.after_batch, epoch 0, batch 0 (training)")
