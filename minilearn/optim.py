@@ -98,7 +98,7 @@ def named(name: str) -> Callable[..., Any]:
         return known[name]
     try:
         from timm.optim import get_optimizer_class, list_optimizers
-    except ImportError:
+    except (ImportError, RuntimeError):  # RuntimeError: its torchvision was built for another torch
         names = list(known)
     else:
         if name in (names := [*known, *list_optimizers()]):

@@ -48,6 +48,7 @@ class GradAccumCB(Callback):
     That is the gradient of the one large batch, whatever the sizes of the batches; items are what
     the Learner's `count` says. The last group of a pass closes with the batches that it has. A
     group that a cancel of the round or the fit, or an error, leaves open is dropped with a warning.
+    Whoever answers `backward` must begin at `learn.loss`.
 
     Args:
         n: batches for an update.
@@ -58,7 +59,7 @@ class GradAccumCB(Callback):
     Events: before_fit, before_backward, after_backward, cleanup_backward, before_step, after_epoch,
         cleanup_epoch
     Order:  ACCUMULATE
-    Reads:  loss, n_items, model, opt, error
+    Reads:  loss, n_items, model, opt, epoch, error
     Writes: batches_per_step, grads_held, loss
     """
 
