@@ -75,8 +75,8 @@ def make_parser() -> ArgumentParser:
 def train(
     epochs: PositiveInt = 5,
     lr: PositiveFloat = 0.01,
-    bs: PositiveInt = 128,
-    model: Literal["resnet", "cnn"] = "resnet",
+    bs: PositiveInt = 64,
+    model: Literal["cnn", "resnet"] = "cnn",
     seed: NonNegativeInt = 42,
     device: str | None = None,
     out: Path | None = None,
@@ -165,6 +165,7 @@ def make_learner(model: str, bs: int, seed: int, device: torch.device, full: boo
         ProgressCB,
         TrainCB,
         accuracy,
+        act_gr,
         fashion_mnist,
         get_model,
         resnet,
@@ -173,7 +174,8 @@ def make_learner(model: str, bs: int, seed: int, device: torch.device, full: boo
 
     set_seed(seed)
     dls = DataLoaders.from_dd(fashion_mnist(full=full), bs, seed=seed)
-    makers = {"resnet": resnet, "cnn": partial(get_model, norm=nn.BatchNorm2d)}
+    cnn = partial(get_model, act_gr, (1, 16, 32, 64, 128), nn.BatchNorm2d)
+    makers = {"cnn": cnn, "resnet": resnet}
     cbs = [TrainCB(), DeviceCB(device), MetricsCB(accuracy=accuracy), ProgressCB()]
     return Learner(makers[model]().to(device), dls, F.cross_entropy, cbs=cbs, opt_func=optim.AdamW)
 
