@@ -120,9 +120,10 @@ class MixUpCB(Callback):
         """Mix the batch with itself in another order."""
         if not learn.training:
             return
-        targets = {id(t) for t in tensors(inputs_and_targets(learn)[1])}
+        found = inputs_and_targets(learn)[1]
+        targets = {id(t) for t in tensors(found)}
         inputs = [t for t in tensors(learn.batch) if id(t) not in targets]
-        if not (targets and inputs):
+        if not (targets and inputs) or isinstance(found, Mixed):
             raise ValueError(
                 f"{self!r} needs inputs and targets, and the batch is {describe(learn.batch)}: "
                 "name the targets, TrainCB(targets=...), and let only one callback mix"
