@@ -4,6 +4,7 @@ import sys
 import types
 import warnings
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -501,6 +502,19 @@ def test_fine_tuning_trains_the_head_first_and_then_all():
     ends = [[g["initial_lr"] for g in groups] for groups in rates]
     assert ends == [pytest.approx([0.01, 0.1]), pytest.approx([0.0005, 0.05])]
     assert len(learn.history) == 2
+
+
+def test_a_probe_in_which_something_is_frozen_leaves_nothing_frozen():
+    learn = Learner(norm_net(), toy_dls(), cbs=[TrainCB(), freezer(0)])
+    learn.dls = SimpleNamespace(train=batches(2, 4), valid=batches(2, 4))
+    learn.dry_run()
+    assert len(trainable(learn.model)) == 6
+    assert all(m.training for m in learn.model.modules())
+    learn.freeze()
+    learn.cbs = [TrainCB(), At("before_epoch", lambda learn: learn.unfreeze())]
+    learn.dry_run()
+    assert trainable(learn.model) == {"1.weight", "1.bias"}
+    assert [m.training for m in learn.model[0]] == [True, False, False]
 
 
 # ---- optimizers with a closure ----

@@ -16,7 +16,12 @@ from torch.nn import Parameter
 
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
-from minilearn.core.exceptions import CancelEpochException, CancelFitException, CancelStepException
+from minilearn.core.exceptions import (
+    CancelBackwardException,
+    CancelEpochException,
+    CancelFitException,
+    CancelStepException,
+)
 
 if TYPE_CHECKING:
     from minilearn.core.learner import Learner
@@ -83,8 +88,10 @@ class GradAccumCB(Callback):
         self._open(1)
 
     def before_backward(self, learn: Learner) -> None:
-        """Weight the loss with the number of items in the batch."""
+        """Weight the loss with the number of items in the batch; without any it is left out."""
         items = learn.n_items
+        if not isinstance(items, Tensor) and not items:
+            raise CancelBackwardException  # a mean over nothing is NaN
         if not self._batches:
             self._open(torch.clamp(items, min=1) if isinstance(items, Tensor) else max(items, 1))
         self._weight = items / self._unit
@@ -96,13 +103,10 @@ class GradAccumCB(Callback):
         self._batches += 1
         self._weights = self._weights + self._weight
         learn.grads_held = True
-        self._put_back(learn)
+        self.cleanup_backward(learn)
 
     def cleanup_backward(self, learn: Learner) -> None:
-        """Do so too where the backward pass did not run."""
-        self._put_back(learn)
-
-    def _put_back(self, learn: Learner) -> None:
+        """Give the loss back its value where the backward pass did not run, too."""
         if self._loss is not None:
             learn.loss, self._loss = self._loss, None
 
@@ -213,11 +217,8 @@ class NonFiniteCB(Callback):
     def cleanup_fit(self, learn: Learner) -> None:
         """Sum up."""
         if self.skipped > 1:
-            warnings.warn(
-                f"gradients were not finite {self.skipped} times; {learn.steps_done} updates were "
-                "made",
-                stacklevel=2,
-            )
+            message = f"gradients were not finite {self.skipped} times"
+            warnings.warn(f"{message}; {learn.steps_done} updates were made", stacklevel=2)
 
     def __repr__(self) -> str:
         """Show what is done about gradients that are not finite."""
@@ -230,8 +231,7 @@ class ClipGradCB(NonFiniteCB):
     Args:
         max_norm: the largest norm of all gradients together.
         max_value: the largest absolute value of a number.
-        agc: the largest ratio of the norm of a row's gradient to the row's norm, 0.01 say; not
-            meant for the last layer.
+        agc: the largest ratio of a row's gradient to the row, by norm; not for the last layer.
         on_nonfinite: as in `NonFiniteCB`.
         max_skips: as there.
 
@@ -240,7 +240,6 @@ class ClipGradCB(NonFiniteCB):
 
     Raises:
         ValueError: not exactly one bound is given.
-        FloatingPointError: gradients are not finite, with "raise" or too many times in a row.
 
     Events: before_fit, before_step, after_step, cleanup_fit
     Order:  GRADIENT

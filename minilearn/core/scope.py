@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 from .callback import call, order_of
 from .dispatch import Dispatch
 from .events import ACTIONS, EVENTS, Order
+from .modes import held, hold
 from .seed import preserved_random_states
 from .stream import pick_loader
 
@@ -212,10 +213,11 @@ def _undo_place(dl: Any) -> Callable[[], None]:
 
 
 def _undo_tensors(model: Any) -> Callable[[], None]:
-    """Keep the values of parameters and buffers, and what is attached to parameters."""
+    """Keep parameters and buffers, what is attached to parameters, and what is frozen."""
     if not isinstance(model, nn.Module):
         return lambda: None
-    params = [(p, p.detach().clone(), dict(vars(p))) for p in model.parameters()]
+    params = [(p, p.detach().clone(), p.requires_grad, dict(vars(p))) for p in model.parameters()]
+    holds = [(module, held(module)) for module in model.modules()]
     # a graph of the outer batch would refuse what was changed since, though it is changed back
     versions = _unsafe_preserve_version_counter((*model.parameters(), *model.buffers()))
     buffers = [
@@ -226,13 +228,16 @@ def _undo_tensors(model: Any) -> Callable[[], None]:
     ]
 
     def undo() -> None:
-        for p, value, attributes in params:
+        for p, value, trainable, attributes in params:
             p.data.copy_(value)
+            p.requires_grad_(trainable)
             vars(p).clear()
             vars(p).update(attributes)
         for owner, name, buffer, value in buffers:
             buffer.data.copy_(value)
             owner[name] = buffer
+        for module, was_held in holds:
+            hold(module, was_held, model.training)
         versions.__exit__()
 
     return undo
