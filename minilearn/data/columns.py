@@ -1,6 +1,6 @@
 """Plain columns of a Hugging Face data set to tensors in memory; pictures to batches of floats.
 
-Stands on torch; numpy, PIL and datasets are imported where pictures are decoded.
+Stands on torch; PIL and datasets are imported where pictures are decoded.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from .images import as_mode, own_channels, to_tensor
 from .png import decode_pngs
 
 if TYPE_CHECKING:
-    import numpy as np
     import pyarrow as pa
 
 Column = Tensor | list  # a list where the values are no numbers of one shape
 
-MODES = {"L": 1, "LA": 2, "RGB": 3, "RGBA": 4}  # PIL's 8-bit modes and their channels
+MODES = ("L", "LA", "RGB", "RGBA")  # PIL's modes of 8 bits, kept as they are
 MEMORY_LIMIT = 4 * 2**30  # bytes of decoded pictures that are kept without being asked to
 
 
@@ -120,8 +120,8 @@ def decode_pictures(
     """Decode the rows of an Image column to uint8, shape (N, C, H, W), as `ds[i]` would show them.
 
     Small plain PNG files are inflated all together, others opened with PIL in threads. Palettes
-    become RGB (with transparency RGBA) and black-and-white pictures grey; all must have one size
-    and mode.
+    and CMYK become RGB (with transparency RGBA), black-and-white pictures grey; all must have
+    one size and mode.
 
     Args:
         rows: what the column stores: dicts with `bytes` or a `path`.
@@ -156,23 +156,18 @@ def _decode_with_pil(rows: Sequence[Mapping], feature: Any, key: str, shape: tup
                     'datasets.Image(mode="RGB")), and one size by resizing them in '
                     "ds.with_transform(f)."
                 )
-            pictures[i] = torch.from_numpy(picture)
+            pictures[i] = picture
     return pictures
 
 
-def _open(row: Mapping[str, Any], feature: Any) -> np.ndarray:
+def _open(row: Mapping[str, Any], feature: Any) -> Tensor:
     """Decode one picture as `datasets` does, shape (C, H, W)."""
-    import numpy as np
-
     picture = feature.decode_example(row)
-    if picture.mode == "P":
-        picture = picture.convert("RGBA" if picture.has_transparency_data else "RGB")
-    elif picture.mode == "1":
-        picture = picture.convert("L")
-    if picture.mode not in MODES:
+    if picture.mode[0] in "IF":
         raise ValueError(
             f"a picture has mode {picture.mode!r}, and only {list(MODES)} fit in 8 bits a channel; "
             'use ds.cast_column(name, datasets.Image(mode="RGB")) or ds.with_transform(f)'
         )
-    pixels = np.array(picture).reshape(picture.height, picture.width, -1)
-    return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+    if picture.mode not in MODES:
+        picture = as_mode(picture, own_channels(picture))
+    return to_tensor(picture)

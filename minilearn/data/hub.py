@@ -29,6 +29,7 @@ from .columns import (
     is_picture,
     load_columns,
 )
+from .pipeline import Pipeline, pipeline_of
 from .seeded import ArrayLoader, SeededLoader
 
 VALID_SPLITS = ("validation", "valid", "val", "dev", "test")  # the first that exists is taken
@@ -235,6 +236,17 @@ def _fit_scales(
         return scales, *stats[pictures[0]]
     means, stds = ({key: s[i] for key, s in stats.items()} or None for i in (0, 1))
     return scales, means, stds
+
+
+def share_pipeline(loaders: Mapping[str, Any], ds: Any, mean: Any, std: Any) -> Pipeline | None:
+    """Let all loaders of plain data scale their pictures by one pipeline, and return it."""
+    train = loaders["train"]
+    if not isinstance(train, ArrayLoader) or has_own_format(ds):
+        return None
+    pipeline = pipeline_of(train.columns, ds.features, mean, std)
+    for dl in loaders.values() if pipeline else ():
+        dl.transforms = dict.fromkeys(dl.transforms, pipeline.scale)
+    return pipeline
 
 
 def _run_transform(ds: Any, collate: collate_dict, seed: int | None, **kwargs: Any) -> dict:

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from .building import Dataset, check_not_empty, get_dls, len_or_none
 from .columns import MissingKeyError
-from .hub import choose_splits, hub_loaders
+from .hub import choose_splits, hub_loaders, share_pipeline
+from .pipeline import Pipeline
 
 log = logging.getLogger(__name__)
 
@@ -32,10 +33,12 @@ class DataLoaders:
         splits: the data set's own names of `train`, `valid` and `test`, after `from_dd`.
         mean: per channel, of the training pictures scaled to 0..1, shape (C,), after `from_dd`.
         std: the deviation, likewise.
+        pipeline: how an item is prepared, after `from_dd` of plain data; or set by you.
     """
 
     mean: Tensor | None = None
     std: Tensor | None = None
+    pipeline: Pipeline | None = None
 
     def __init__(
         self, train: Any = None, valid: Any = None, test: Any = None, **named: Any
@@ -194,6 +197,7 @@ class DataLoaders:
         loaders, mean, std = hub_loaders(data, passes, as_tuple, keys, normalize, cache, **kwargs)
         dls = cls(**loaders)
         dls.splits, dls.mean, dls.std = names, mean, std
+        dls.pipeline = share_pipeline(loaders, data["train"], mean, std)
         log.info("%r", dls)
         return dls
 

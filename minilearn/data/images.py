@@ -1,0 +1,92 @@
+"""Read a picture of any kind as the numbers that a model expects.
+
+Stands on torch; numpy and PIL are imported when a picture is read.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}  # PIL's 8-bit modes by their channels
+WHITE = 255
+
+
+def read_image(source: Any, channels: int = 3, background: Any = WHITE) -> Tensor:
+    """Read a picture of any mode, upright, as uint8 of shape (C, H, W).
+
+    Args:
+        source: a path, the bytes of a file, an open file, or a PIL image.
+        channels: 1 for grey, 3 for RGB; with 2 and 4 transparency is kept as the last channel.
+        background: what transparent pixels are laid on: a grey level of 0..255, or (R, G, B).
+
+    Raises:
+        ValueError: the picture has no defined range (mode F), or `channels` is not 1 to 4.
+        OSError: this is no picture, or it is damaged.
+    """
+    return to_tensor(as_mode(open_image(source), channels, background))
+
+
+def open_image(source: Any) -> Image:
+    """Open what `read_image` takes, and turn it as its EXIF orientation says."""
+    from PIL import Image, ImageOps
+
+    if isinstance(source, bytes):
+        source = io.BytesIO(source)
+    if not isinstance(source, Image.Image):
+        with Image.open(source if hasattr(source, "read") else Path(source)) as opened:
+            opened.load()
+        source = opened
+    return ImageOps.exif_transpose(source)
+
+
+def as_mode(image: Image, channels: int, background: Any = WHITE) -> Image:
+    """Return a picture with 8 bits in each of `channels`; see `read_image`."""
+    if channels not in MODES:
+        raise ValueError(f"a picture has 1 to 4 channels (grey 1, RGB 3), got {channels}")
+    if image.mode == "F":
+        raise ValueError("a picture of floats (mode F) has no range to scale; give it as a tensor")
+    if image.mode.startswith("I"):
+        image = _from_16_bits(image)
+    if image.mode == "La":  # premultiplied: PIL takes it to LA alone
+        image = image.convert("LA")
+    if channels in (1, 3) and image.has_transparency_data:
+        image = _laid_on(image.convert("RGBA"), background)
+    return image.convert(MODES[channels])
+
+
+def own_channels(image: Image) -> int:
+    """Return the channels of a picture itself: 1 for grey, 3 for colours, 1 more for alpha."""
+    grey = image.mode in ("1", "L", "LA", "La") or image.mode.startswith("I")
+    return (1 if grey else 3) + image.has_transparency_data
+
+
+def to_tensor(image: Image) -> Tensor:
+    """Return a picture of 8 bits as uint8 of shape (C, H, W)."""
+    import numpy as np
+
+    pixels = np.array(image).reshape(image.height, image.width, -1)  # (H, W, C)
+    return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
+
+
+def _from_16_bits(image: Image) -> Image:
+    """Scale 0..65535 to 0..255, where PIL would cut all above 255."""
+    import numpy as np
+    from PIL import Image
+
+    levels = np.asarray(image).astype(np.int64).clip(0, 65535)
+    return Image.fromarray(((levels + 128) // 257).astype(np.uint8))
+
+
+def _laid_on(image: Image, background: Any) -> Image:
+    from PIL import Image
+
+    colour = (background,) * 3 if isinstance(background, int) else tuple(background)
+    return Image.alpha_composite(Image.new("RGBA", image.size, (*colour, 255)), image)

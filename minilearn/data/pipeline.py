@@ -1,0 +1,129 @@
+"""How an item becomes what the model is given: plain data, the same in training and afterwards.
+
+Stands on columns and images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .columns import Scale, is_picture
+from .images import as_mode, open_image, to_tensor
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+RESIZES = ("crop", "pad", "stretch")
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The preparation of pictures, and the names of the classes, as data that JSON can hold.
+
+    `DataLoaders.from_dd` sets `dls.pipeline` and scales its batches by it; `infer`, `export`,
+    `load_learner` and `minilearn predict` use the same object. Set it yourself where a function of
+    yours prepares the data: `dls.pipeline = Pipeline((28, 28), channels=1, classes=names)`.
+
+    Args:
+        size: (H, W) of a picture; None to leave pictures as large as they are.
+        resize: how a picture of another size gets there: "crop" fills the size and cuts what is too
+            long, "pad" fits into it on white, "stretch" changes the proportions.
+        channels: 1 for grey, 3 for RGB; None where items come ready to use.
+        mean: per channel, on the scale 0..1, subtracted; None for pictures of 0..1.
+        std: the deviation, likewise, divided by.
+        classes: the names of the classes.
+
+    Raises:
+        ValueError: `resize` is unknown.
+    """
+
+    size: tuple[int, int] | None = None
+    resize: str = "crop"
+    channels: int | None = None
+    mean: list[float] | None = None
+    std: list[float] | None = None
+    classes: list[Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.resize not in RESIZES:
+            raise ValueError(f"resize is one of {', '.join(RESIZES)}, got {self.resize!r}")
+
+    def __call__(self, item: Any) -> Any:
+        """Return an item as the model is given it, without B.
+
+        Args:
+            item: a picture (path, bytes, open file, PIL image), or its pixels as uint8, a tensor
+                (C, H, W) or an array (H, W, C), both also (H, W). All else is taken as ready.
+        """
+        if self.channels is None or not _to_prepare(item):
+            return item
+        image = as_mode(_as_image(item), self.channels)
+        return self.scale(to_tensor(self._resized(image))[None])[0]
+
+    def scale(self, pictures: Tensor) -> Tensor:
+        """Return floats, normalised, for pictures of uint8 (B, C, H, W)."""
+        return self._scale(pictures)
+
+    @cached_property
+    def _scale(self) -> Scale:
+        return Scale(*(None if x is None else torch.tensor(x) for x in (self.mean, self.std)))
+
+    def _resized(self, image: Image) -> Image:
+        from PIL import Image, ImageOps
+
+        if self.size is None or image.size == (size := tuple(self.size)[::-1]):  # PIL: (W, H)
+            return image
+        if self.resize == "stretch":
+            return image.resize(size, Image.Resampling.BILINEAR)
+        if self.resize == "crop":
+            return ImageOps.fit(image, size, Image.Resampling.BILINEAR)
+        return ImageOps.pad(image, size, Image.Resampling.BILINEAR, color="white")
+
+
+def _to_prepare(item: Any) -> bool:
+    """Return whether `item` is a picture, or pixels of 8 bits."""
+    is_file = isinstance(item, (str, Path, bytes)) or hasattr(item, "read")
+    return is_file or hasattr(item, "getbands") or str(getattr(item, "dtype", "")).endswith("uint8")
+
+
+def _as_image(item: Any) -> Image:
+    if not hasattr(item, "dtype"):
+        return open_image(item)
+    from PIL import Image
+
+    if isinstance(item, Tensor) and item.dim() == 3:
+        item = item.permute(1, 2, 0)  # (C, H, W) -> (H, W, C)
+    pixels = item.cpu().numpy() if isinstance(item, Tensor) else item
+    return Image.fromarray(pixels.squeeze(-1) if pixels.shape[2:] == (1,) else pixels)
+
+
+def pipeline_of(columns: Mapping[str, Any], features: Any, mean: Any, std: Any) -> Pipeline | None:
+    """Return the pipeline of plain columns in memory, None where several hold pictures."""
+    pictures = [key for key in columns if is_picture(features[key])]
+    if len(pictures) > 1:
+        return None
+    shape = tuple(columns[pictures[0]].shape[1:]) if pictures else (None,)  # (C, H, W)
+    stats = [x if x is None else x.tolist() for x in (mean, std)]
+    return Pipeline(shape[1:] or None, "crop", shape[0], *stats, names_of(features))
+
+
+def names_of(features: Any) -> list[str] | None:
+    """Return the class names of a data set whose features have one column of classes."""
+    found = [feature.names for feature in (features or {}).values() if hasattr(feature, "names")]
+    return list(found[0]) if len(found) == 1 else None
+
+
+def class_names(dls: Any) -> list[Any] | None:
+    """Return the names of the classes: those of the pipeline, else of a loader's data set."""
+    if getattr(dls, "pipeline", None) is not None:
+        return dls.pipeline.classes
+    loaders = (getattr(dls, name, None) for name in ("train", "valid"))
+    features = (getattr(getattr(dl, "dataset", None), "features", None) for dl in loaders)
+    return next((names for f in features if hasattr(f, "values") and (names := names_of(f))), None)
