@@ -9,14 +9,12 @@ from typing import Any
 # these add methods to Learner: each docstring there says which
 from . import freezing as _freezing  # noqa: F401
 from .callbacks import batch_size as _batch_size  # noqa: F401
-from .callbacks import checkpoint_methods as _checkpoint_methods  # noqa: F401
 from .callbacks import dry_run as _dry_run  # noqa: F401
 from .callbacks import recipes as _recipes  # noqa: F401
 from .callbacks import usual as _usual  # noqa: F401
 from .callbacks.augment import BatchTransformCB, tfm_batch
 from .callbacks.averaging import EMACB
 from .callbacks.capture import CapturePreds
-from .callbacks.checkpoint import CheckpointCB
 from .callbacks.closure import ClosureCB
 from .callbacks.device import ChannelsLastCB, DeterministicCB, DeviceCB
 from .callbacks.gradients import ClipGradCB, GradAccumCB, NonFiniteCB
@@ -105,7 +103,6 @@ __all__ = [
     "CancelStepException",
     "CapturePreds",
     "ChannelsLastCB",
-    "CheckpointCB",
     "ClipGradCB",
     "ClosureCB",
     "CutMixCB",
