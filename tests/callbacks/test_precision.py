@@ -16,6 +16,7 @@ from torch.optim import lr_scheduler
 from toys import At, Before, assert_same_weights, batches, linear, toy_learner
 
 from minilearn import (
+    EMACB,
     ActionConflictError,
     BatchSchedCB,
     Callback,
@@ -49,14 +50,23 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*not finite")
 
 # ---- every pair, against a loop written by hand ----
 
-PAIRED = ("accumulation", "clipping", "bf16", "fp16", "one cycle", "warm-up", "frozen groups")
+PAIRED = (
+    "accumulation",
+    "clipping",
+    "bf16",
+    "fp16",
+    "one cycle",
+    "warm-up",
+    "frozen groups",
+    "averages",
+)
 PAIRS = [
     pair
     for pair in combinations(PAIRED, 2)
     if set(pair) not in ({"bf16", "fp16"}, {"one cycle", "warm-up"})  # one takes the other's place
 ]
 OPT = partial(optim.SGD, momentum=0.9, weight_decay=0.1)
-LR, BOUND = 0.05, 0.5
+LR, BOUND, DECAY = 0.05, 0.5, 0.9
 
 
 def first_scale(recipes):
@@ -79,6 +89,7 @@ def by_hand(recipes, model, data, epochs):
         sched = lr_scheduler.LambdaLR(opt, lambda step: min(step / 4, 1.0))
     if "frozen groups" in recipes:
         model[0].requires_grad_(False)
+    averages = [p.detach().clone() for p in model.parameters()]
     model.train()
     for _ in range(epochs):
         if "frozen groups" in recipes:
@@ -100,6 +111,12 @@ def by_hand(recipes, model, data, epochs):
             updates += made
             if sched is not None and made:
                 sched.step()
+            for average, p in zip(averages, model.parameters(), strict=True):
+                if made:
+                    average.lerp_(p.detach(), 1 - DECAY)
+    if "averages" in recipes:
+        for average, p in zip(averages, model.parameters(), strict=True):
+            p.data.copy_(average)
     return updates
 
 
@@ -110,6 +127,7 @@ def with_callbacks(recipes, model, data, epochs):
         "bf16": lambda: MixedPrecision("bf16"),
         "fp16": lambda: MixedPrecision("fp16", scaler=GradScaler("cpu", first_scale(recipes))),
         "warm-up": lambda: BatchSchedCB(warmup(constant, 4)),
+        "averages": lambda: EMACB(DECAY, keep=True),
     }
     cbs = [TrainCB(), *(table[r]() for r in recipes if r in table)]
     learn = Learner(model, (data,), F.mse_loss, LR, cbs, OPT)
@@ -369,17 +387,19 @@ def test_the_check_of_scaling_notices_a_clip_of_scaled_gradients():
 
 
 def check_skipped(precision):
-    updates, positions = [], []
+    updates, positions, ema = [], [], EMACB()
     note = At("after_step", lambda learn: updates.append(learn.iter), times=99)
     sched = BatchSchedCB(partial(lr_scheduler.StepLR, step_size=1))
     keep = At("after_batch", lambda learn: positions.append(sched.schedo.last_epoch), times=99)
     rec = RecorderCB("lr")
-    learn = pulling([TrainCB(), precision, sched, note, rec, keep], [INF, INF, *[[1.0, 1.0]] * 8])
+    learn = pulling(
+        [TrainCB(), precision, sched, note, rec, keep, ema], [INF, INF, *[[1.0, 1.0]] * 8]
+    )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         learn.fit(1)
     said = [str(w.message) for w in caught]
-    assert updates == list(range(2, 10)) and learn.steps_done == 8
+    assert updates == list(range(2, 10)) and learn.steps_done == ema.n_averaged == 8
     assert positions == [0, 0, *range(1, 9)]
     assert rec.recs["lr"] == pytest.approx([0.1**i for i in range(8)])
     assert learn.model.w.isfinite().all()
