@@ -9,12 +9,14 @@ from typing import Any
 # these add methods to Learner: each docstring there says which
 from . import freezing as _freezing  # noqa: F401
 from .callbacks import batch_size as _batch_size  # noqa: F401
+from .callbacks import checkpoint_methods as _checkpoint_methods  # noqa: F401
 from .callbacks import dry_run as _dry_run  # noqa: F401
 from .callbacks import recipes as _recipes  # noqa: F401
 from .callbacks import usual as _usual  # noqa: F401
 from .callbacks.augment import BatchTransformCB, tfm_batch
 from .callbacks.averaging import EMACB
 from .callbacks.capture import CapturePreds
+from .callbacks.checkpoint import CheckpointCB
 from .callbacks.closure import ClosureCB
 from .callbacks.device import ChannelsLastCB, DeterministicCB, DeviceCB
 from .callbacks.gradients import ClipGradCB, GradAccumCB, NonFiniteCB
@@ -28,6 +30,7 @@ from .callbacks.recorder import RecorderCB
 from .callbacks.schedule import BaseSchedCB, BatchSchedCB, EpochSchedCB, PlateauCB
 from .callbacks.schedulers import constant, flat_cos, plot_sched, sched_lrs
 from .callbacks.scores import accuracy, accuracy_multi, mae, mse, rmse, skm
+from .callbacks.speed import CompileCB, MatmulPrecisionCB
 from .callbacks.stopping import EarlyStopCB, SpikeCB, TimeLimitCB
 from .callbacks.swa import SWACB
 from .callbacks.training import SingleBatchCB, TrainCB
@@ -103,8 +106,10 @@ __all__ = [
     "CancelStepException",
     "CapturePreds",
     "ChannelsLastCB",
+    "CheckpointCB",
     "ClipGradCB",
     "ClosureCB",
+    "CompileCB",
     "CutMixCB",
     "DataLoaders",
     "Dataset",
@@ -124,6 +129,7 @@ __all__ = [
     "LambdaCB",
     "Learner",
     "LimitBatchesCB",
+    "MatmulPrecisionCB",
     "MetricsCB",
     "MissingActionError",
     "MixUpCB",

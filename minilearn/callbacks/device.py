@@ -15,6 +15,8 @@ from minilearn.core.batch import default_device, map_batch, to_device
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 
+from .speed import Prefetched
+
 if TYPE_CHECKING:
     from minilearn.core.learner import Learner
 
@@ -24,17 +26,19 @@ class DeviceCB(Callback):
 
     Args:
         device: where to, such as "cuda:1"; `default_device()` when it is not given.
+        prefetch: on CUDA, copy the next batch while this one is worked on.
 
-    Events: before_fit, before_batch
+    Events: before_fit, before_epoch, before_batch
     Order:  PLACE
     Reads:  model, loss_func, opt, batch
-    Writes: batch
+    Writes: batch, dl
     """
 
     order = Order.PLACE
 
-    def __init__(self, device: torch.device | str | None = None) -> None:
+    def __init__(self, device: torch.device | str | None = None, prefetch: bool = False) -> None:
         self.device = default_device() if device is None else torch.device(device)
+        self.prefetch = prefetch and self.device.type == "cuda"
 
     def before_fit(self, learn: Learner) -> None:
         """Move what stays for the whole fit."""
@@ -43,6 +47,11 @@ class DeviceCB(Callback):
         if isinstance(learn.loss_func, nn.Module):
             learn.loss_func.to(self.device)
         _follow_parameters(getattr(learn, "opt", None))
+
+    def before_epoch(self, learn: Learner) -> None:
+        """Look ahead by one batch, if asked to."""
+        if self.prefetch:
+            learn.dl = Prefetched(learn.dl, self.device)
 
     def before_batch(self, learn: Learner) -> None:
         """Move the batch."""
