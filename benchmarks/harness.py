@@ -1,6 +1,6 @@
 """How every figure here is measured: two functions in turn, many times, in one process.
 
-These machines are noisy, so only ratios count: each round times a hand-written loop and ours back to
+Machines are noisy, so only ratios count: each round times a hand-written loop and ours back to
 back, in changing order, and the median of the rounds' ratios is the figure.
 """
 
@@ -19,7 +19,7 @@ def seconds(f: Callable[[], object]) -> float:
 def compare(
     name: str, ours: Callable[[], object], theirs: Callable[[], object], rounds: int = 60
 ) -> float:
-    """Print and return the median of ours/theirs, with quartiles, and write it as a line of JSON."""
+    """Print and return the median of ours/theirs, with quartiles, also as a line of JSON."""
     ours(), theirs()  # first calls pay for imports and allocations
     ratios, raw = [], []
     for number in range(rounds):

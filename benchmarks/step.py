@@ -1,51 +1,135 @@
-"""What a step costs over the loop that you would write by hand: a tiny model, prepared batches, 1 thread."""
+"""What a step costs over the loop that you would write by hand: tiny model, prepared batches.
 
+    python benchmarks/step.py
+
+One thread. `bare`: TrainCB alone against the shortest loop. `typical`: loss, accuracy and a bar,
+against the shortest loop, and against one that keeps the same sums. `metric object`: torcheval's
+accuracy, worked off later. `dispatch`: five callbacks that do nothing, microseconds a step.
+"""
+
+import contextlib
 import io
+import statistics
 import sys
-from contextlib import redirect_stdout
 
 import torch
 import torch.nn.functional as F
 from harness import compare, report, seconds
 from torch import nn
+from torcheval.metrics import MulticlassAccuracy
 
-from minilearn.callbacks.device import DeviceCB
-from minilearn.callbacks.training import TrainCB
-from minilearn.core.learner import Learner
+from minilearn import Callback, Learner, MetricsCB, ProgressCB, TrainCB, accuracy
 
 STEPS = 300
 
 
-def batches() -> list:
+class Idle(Callback):
+    """Does nothing after each batch."""
+
+    def after_batch(self, learn):
+        pass
+
+
+def batches(steps: int = STEPS) -> list:
     torch.manual_seed(0)
-    return [(torch.randn(8, 10), torch.randint(0, 10, (8,))) for _ in range(STEPS)]
+    return [(torch.randn(8, 10), torch.randint(0, 10, (8,))) for _ in range(steps)]
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Linear(10, 10)
 
 
 def raw_loop(data: list) -> nn.Module:
-    torch.manual_seed(0)
-    model = nn.Linear(10, 10)
-    opt = torch.optim.SGD(model.parameters(), 0.1)
-    model.train()
+    net = model()
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    net.train()
     for xb, yb in data:
-        loss = F.cross_entropy(model(xb), yb)
+        loss = F.cross_entropy(net(xb), yb)
         loss.backward()
         opt.step()
         opt.zero_grad()
-    return model
+    return net
 
 
-def bare(data: list) -> nn.Module:
-    torch.manual_seed(0)
-    model = nn.Linear(10, 10)
-    Learner(model, (data,), F.cross_entropy, cbs=[TrainCB()]).fit(1)
-    return model
+def raw_loop_with_sums(data: list) -> nn.Module:
+    net = model()
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    net.train()
+    total, hits, count = torch.zeros(()), torch.zeros(()), 0
+    for xb, yb in data:
+        preds = net(xb)
+        loss = F.cross_entropy(preds, yb)
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+        with torch.no_grad():
+            total += loss.detach() * len(xb)
+            hits += (preds.argmax(1) == yb).sum()
+            count += len(xb)
+    print(f"{total.item() / count:.3f} {hits.item() / count:.3f}")
+    return net
+
+
+def ours(data: list, *cbs: object) -> nn.Module:
+    net = model()
+    with contextlib.redirect_stdout(io.StringIO()):
+        Learner(net, (data,), F.cross_entropy, cbs=[TrainCB(), *cbs]).fit(1)
+    return net
+
+
+def quietly(f: object) -> None:
+    with contextlib.redirect_stdout(io.StringIO()):
+        f()
+
+
+def hits(preds: torch.Tensor, targs: torch.Tensor) -> torch.Tensor:
+    """Accuracy as a plain function, as a user writes it."""
+    return (preds.argmax(1) == targs).float().mean()
+
+
+def fixed_cost(rounds: int = 200) -> None:
+    """Milliseconds of a fit that has a single batch, over that of the loop by hand."""
+    data = batches(1)
+    net, net2 = model(), model()
+    learn = Learner(net, (data,), F.cross_entropy, cbs=[TrainCB(), MetricsCB(), ProgressCB()])
+    mine = min(seconds(lambda: quietly(lambda: learn.fit(1))) for _ in range(rounds))
+    hand = min(seconds(lambda: raw_loop(data)) for _ in range(rounds))
+    report("fixed cost of a fit", ms=1000 * (mine - hand))
+    del net2
+
+
+def dispatch(rounds: int = 60) -> None:
+    """Microseconds a step for five callbacks that do nothing."""
+    data = batches()
+    five = [Idle() for _ in range(5)]
+    costs = [
+        (seconds(lambda: ours(data, *five)) - seconds(lambda: ours(data))) / STEPS
+        for _ in range(rounds)
+    ]
+    report("dispatch, five callbacks", us=1e6 * statistics.median(costs))
 
 
 def main() -> None:
     torch.set_num_threads(1)
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 60
     data = batches()
-    assert torch.equal(bare(data).weight, raw_loop(data).weight)
-    compare("step, bare", lambda: bare(data), lambda: raw_loop(data))
+    assert torch.equal(ours(data).weight, raw_loop(data).weight)
+    sums = [MetricsCB(accuracy=hits), ProgressCB()]
+    compare("step: bare", lambda: ours(data), lambda: raw_loop(data), rounds)
+    compare("step: typical", lambda: ours(data, *sums), lambda: raw_loop(data), rounds)
+    compare(
+        "step: typical over same sums",
+        lambda: ours(data, *sums),
+        lambda: quietly(lambda: raw_loop_with_sums(data)),
+        rounds,
+    )
+    objects = [MetricsCB(accuracy=MulticlassAccuracy()), ProgressCB()]
+    compare("step: metric object", lambda: ours(data, *objects), lambda: raw_loop(data), rounds)
+    named = [MetricsCB(accuracy), ProgressCB()]
+    compare("step: our accuracy", lambda: ours(data, *named), lambda: raw_loop(data), rounds)
+    dispatch(rounds)
+    fixed_cost()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,41 @@
+"""What importing costs over torch: seconds and resident memory, in fresh processes, in turn.
+
+python benchmarks/imports.py
+"""
+
+import statistics
+import subprocess
+import sys
+
+from harness import report
+
+CODE = """
+import resource, sys, time
+import torch, torch.utils.data
+t, m = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+{statement}
+print(time.perf_counter() - t, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - m) / 1024)
+"""
+
+
+def measure(statement: str, rounds: int = 11) -> tuple[float, float]:
+    """Return the medians of seconds and MB that `statement` takes beyond torch."""
+    runs = []
+    for _ in range(rounds):
+        code = CODE.format(statement=statement)
+        out = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
+        runs.append([float(v) for v in out.stdout.split()])
+    seconds, megabytes = zip(*runs, strict=True)
+    return statistics.median(seconds), statistics.median(megabytes)
+
+
+def main() -> None:
+    for statement in ("import minilearn", "from minilearn.all import *"):
+        seconds, megabytes = measure(statement)
+        report(statement, s=seconds, mb=megabytes)
+
+
+if __name__ == "__main__":
+    main()
