@@ -126,6 +126,15 @@ class Feed:
             for metric in self.joining:
                 self.hand(metric, preds, targs)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return what waits."""
+        return {"begun": self.begun, "kept": list(self.kept)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with what waited."""
+        self.begun, self.kept = state["begun"], [tuple(pair) for pair in state["kept"]]
+        self.bytes = sum(preds.nbytes + targs.nbytes for preds, targs in self.kept)
+
     def hand(self, metric: Any, preds: Any, targs: Any) -> None:
         """Update `metric`, on the device of the data where its state can live there."""
         device = getattr(preds, "device", None)

@@ -64,16 +64,16 @@ class Shortened:
     """The first `n` batches of a loader; whatever else one asks of it, the loader answers."""
 
     def __init__(self, dl: Any, n: int) -> None:
-        self.dl, self.n = dl, n
+        self.dl, self.shortened_to = dl, n
 
     def __len__(self) -> int:
         """Return the number of batches; of a loader without a length, the most there can be."""
         declared = n_batches(self.dl)
-        return self.n if declared is None else min(self.n, declared)
+        return self.shortened_to if declared is None else min(self.shortened_to, declared)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches."""
-        return islice(iter(self.dl), self.n)
+        return islice(iter(self.dl), self.shortened_to)
 
     def __getattr__(self, name: str) -> Any:
         if name == "dl":  # not there yet: a copy is being made

@@ -217,18 +217,19 @@ class MetricsCB(Callback):
     # ---- a resume ----
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the rows, and the sums of the pass in hand."""
-        self.flush()
+        """Return the rows, and the sums of the pass in hand, which stays as it is."""
         state = {"rows": [dict(row) for row in self.rows], "measuring": self._measuring}
         if self._measuring:
             state["metrics"] = {name: saved_state(name, m) for name, m in self.all_metrics.items()}
             state["parts"] = {name: mean.state_dict() for name, mean in self.parts.items()}
-            state["begun"] = self.feed is not None and self.feed.begun
+            state["feed"] = None if self.feed is None else self.feed.state_dict()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there with the next pass; to be called after `before_fit`."""
+        """Go on from there in this pass, or with the next; to be called after `before_fit`."""
         self._resumed = state
+        if self._measuring:
+            self._resume()
 
     def _resume(self) -> None:
         state, self._resumed = self._resumed, None
@@ -239,7 +240,7 @@ class MetricsCB(Callback):
             for name, saved in state["parts"].items():
                 self._part(name).load_state_dict(saved)
             if self.feed:
-                self.feed.begun = state["begun"]
+                self.feed.load_state_dict(state["feed"])
 
     def __repr__(self) -> str:
         """Show the names of the metrics."""

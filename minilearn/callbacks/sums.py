@@ -100,14 +100,15 @@ class Mean:
         return (self.total + self.lost.to(self.total.device)) / self.weight
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the sums as plain numbers and tensors."""
-        self.fold()
-        return {"total": self.total, "lost": self.lost, "weight": self.weight}
+        """Return the sums, and what was not added up yet: adding it now could round otherwise."""
+        sums = {"total": self.total, "lost": self.lost, "weight": self.weight}
+        return sums | {"values": list(self._values), "weights": list(self._weights)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from the sums of `state_dict`."""
         self.reset()
         self.total, self.lost, self.weight = state["total"], state["lost"], state["weight"]
+        self._values, self._weights = list(state["values"]), list(state["weights"])
 
 
 def _as_tensor(value: Any) -> Tensor:

@@ -72,6 +72,8 @@ class Learner(Dispatch):
     dl: Any = None  # the loader of this pass
     pass_length: int | None = None  # batches in this pass, None when unknown
     stream: Stream | None = None  # the place in the training data
+    skipped: int = 0  # batches of this pass that were run before a resume
+    trained: bool = False  # this round's training pass was run before a resume
     history: History
     row: dict[str, Any]  # the row of the running round; callbacks add columns
     levels: tuple[str, ...] = ()  # the levels that are running, outermost first
@@ -127,8 +129,9 @@ class Learner(Dispatch):
     @with_cbs("round")
     def _one_round(self, train: bool, valid: bool) -> None:
         with self._history_row():
-            if train:
+            if train and not self.trained:
                 self.one_epoch(True)
+            self.trained = False
             if valid and self.plan.validates(self.epoch):
                 with torch.no_grad(), preserved_random_states():
                     for name in (None, *getattr(self.dls, "named", ())):
@@ -146,7 +149,7 @@ class Learner(Dispatch):
     @with_cbs("epoch")
     def _one_epoch(self) -> None:
         with self._batches() as batches:
-            for self.iter, self.batch in enumerate(batches):
+            for self.iter, self.batch in batches:
                 self._one_batch()
 
     @with_cbs("batch")
@@ -201,6 +204,7 @@ class Learner(Dispatch):
         *,
         n_steps: int | None = None,
         valid_every: Any = None,
+        resume: Any = None,
         reset_opt: bool = True,
         on_interrupt: str = "raise",
     ) -> None:
@@ -216,6 +220,8 @@ class Learner(Dispatch):
                 first layers to the last.
             n_steps: updates in all, over as many passes as it takes.
             valid_every: validate after every k epochs, or after every k updates with `(k, "step")`.
+            resume: a checkpoint to go on from, or a folder of them; True for the newest usable one
+                of the `CheckpointCB`. `n_epochs` and `n_steps` are the totals then.
             reset_opt: False to go on with the optimizer of the fit before.
             on_interrupt: "raise" to pass Ctrl-C on after all clean-up, "stop" to return normally
                 with `learn.interrupted` set.
@@ -229,7 +235,9 @@ class Learner(Dispatch):
         if on_interrupt not in ("raise", "stop"):
             raise ValueError(f"on_interrupt is 'raise' or 'stop', got {on_interrupt!r}")
         plan = Plan.of(n_epochs, n_steps, valid_every)
-        added = [cb for cb in as_callbacks(cbs) if not any(cb is mine for mine in self.cbs)]
+        cbs = as_callbacks(cbs)
+        cbs += self._resume_cbs(resume, cbs)
+        added = [cb for cb in cbs if not any(cb is mine for mine in self.cbs)]
         self.cbs.extend(added)
         try:
             with preserved_modes(self.model):
@@ -257,6 +265,7 @@ class Learner(Dispatch):
         self.batches_per_step, self.steps_done = 1, 0
         self.epoch = self.iter = self.batch = self.preds = None
         self.loss = self.loss_parts = self.stream = None
+        self.skipped, self.trained = 0, False
         self.history, self.row, self.interrupted, self.grads_held = History(), {}, False, False
         self._resolve()
         check_owners(self, self._owners, train)
@@ -293,18 +302,19 @@ class Learner(Dispatch):
             p.grad = None
 
     @contextmanager
-    def _batches(self) -> Iterator[Iterable[Any]]:
-        """Open the loader for one pass; its workers are let go however the pass ends."""
+    def _batches(self) -> Iterator[Iterable[tuple[int, Any]]]:
+        """Number the batches of one pass; the loader's workers are let go however the pass ends."""
         self.pass_length = n_batches(self.dl)
         if not self.training:
             stream = batches = Stream(self.dl, "validation")
         else:
-            if self.stream is None or not self.plan.cuts:
+            if self.stream is None or (self.stream.fresh and not self.plan.cuts):
                 self.stream = Stream(self.dl, "training")
             stream, batches = self.stream, self.plan.batches(self)
         try:
-            yield batches
+            yield enumerate(batches, self.skipped)
         finally:
+            self.skipped = 0
             if not (self.training and self.plan.cuts):
                 stream.close()
 

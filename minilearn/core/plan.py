@@ -28,6 +28,7 @@ class Plan:
         unit: "epoch" or "step". With "step" the stream of batches is cut into passes of `every`
             updates.
         met: updates that were made before the batch in hand.
+        resumed: the same, of the batch that a resume goes on behind.
     """
 
     n_epochs: int | None
@@ -35,6 +36,7 @@ class Plan:
     every: int = 1
     unit: str = "epoch"
     met: int = 0
+    resumed: int | None = None
 
     @classmethod
     def of(cls, n_epochs: int | None, n_steps: int | None, valid_every: Any) -> Plan:
@@ -74,29 +76,29 @@ class Plan:
             return ceil(self.n_epochs * n_batches / batches_per_step)
         return self.n_epochs * ceil(n_batches / batches_per_step)
 
-    def epochs(self, learn: Learner) -> Iterable[int]:
-        """Return the epoch of each round, in order, until the fit is done."""
+    def epochs(self, learn: Learner, first: int = 0) -> Iterable[int]:
+        """Return the epoch of each round, in order from `first`, until the fit is done."""
         if self.n_steps is None and not self.cuts:
-            return range(self.n_epochs)
-        return self._rounds(learn)
+            return range(first, self.n_epochs)
+        return self._rounds(learn, first)
 
-    def _rounds(self, learn: Learner) -> Iterator[int]:
+    def _rounds(self, learn: Learner, first: int) -> Iterator[int]:
         idle = 0
-        for number in count():
-            passes = learn.stream.passes if learn.stream else 0
-            if self.n_steps is None and passes == self.n_epochs:
+        for number in count(first):
+            if learn.steps_done == self.n_steps or (self.cuts and self._ends(learn.stream, first)):
                 return
-            before = learn.steps_done
-            yield passes if self.cuts else number
-            if learn.steps_done == self.n_steps or (self.cuts and self._ends(learn.stream)):
-                return
-            idle = 0 if learn.steps_done > before else idle + 1
             if idle == 2:  # one may be cancelled on purpose
-                raise RuntimeError(self._no_end("two rounds in a row", before))
+                raise RuntimeError(self._no_end("two rounds in a row", learn.steps_done))
+            before = learn.steps_done
+            passes = learn.stream.passes if learn.stream else first
+            yield passes if self.cuts else number
+            idle = 0 if learn.steps_done > before else idle + 1
 
-    def _ends(self, stream: Stream | None) -> bool:
+    def _ends(self, stream: Stream | None, first: int) -> bool:
         """Look ahead, and return whether the data are exhausted for the last time."""
-        return stream is not None and stream.exhausted() and stream.passes == self.n_epochs
+        if stream is None:
+            return first == self.n_epochs
+        return stream.exhausted() and stream.passes == self.n_epochs
 
     def batches(self, learn: Learner) -> Iterator[Any]:
         """Yield the batches of one training pass: to the end of the data, or to its last update.
@@ -104,8 +106,9 @@ class Plan:
         Raises:
             RuntimeError: no update comes from all the data, so `n_steps` would never be reached.
         """
-        stream, stop = learn.stream, self.stop_after(learn.steps_done)
-        while True:
+        met, self.resumed = learn.steps_done if self.resumed is None else self.resumed, None
+        stream, stop = learn.stream, self.stop_after(met)
+        while learn.steps_done < stop:  # a resume may have nothing left of the pass
             before = learn.steps_done if stream.fresh else None
             set_epoch(stream.dl, learn.epoch)
             for batch in stream:

@@ -1,7 +1,7 @@
 """Where batches come from.
 
-Stands on batch. A loader is any iterable of batches, with or without a length; a `Stream` keeps its
-place in one.
+Stands on batch, place and seed. A loader is any iterable of batches, with or without a length; a
+`Stream` keeps its place in one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from .batch import n_batches
+from .place import behind, load_loader_state, loader_state, own_state
+from .seed import RandomStates, random_states, restore_random_states
 
 
 def pick_loader(dls: Any, training: bool) -> Any:
@@ -86,11 +88,14 @@ class Stream:
         self.taken = self.passes = self._empty = 0
         self._batches: Iterator[Any] | None = None
         self._peeked: list[Any] = []
+        self._began: tuple[dict[str, Any], RandomStates] | None = None
 
     def __iter__(self) -> Iterator[Any]:
         """Yield what is left of the loader; a new start where nothing is left."""
         if self._batches is None:
             self.taken = self._empty = 0
+            if self.phase == "training":  # what a resume needs to come back to this pass
+                self._began = loader_state(self.dl), random_states()
             self._batches = self._draw()
         while self._peeked:
             yield self._peeked.pop()
@@ -119,13 +124,40 @@ class Stream:
             self._batches.close()
         self._batches, self._peeked = None, []
 
-    def _draw(self) -> Iterator[Any]:
+    def state_dict(self) -> dict[str, Any]:
+        """Return the place: how the pass in hand began, and how many batches it gave."""
+        taken = self.taken - len(self._peeked)
+        state = {"taken": taken, "passes": self.passes, "empty": self._empty}
+        if not self.fresh:
+            state |= {
+                "loader": self._began[0],
+                "random": self._began[1],
+                "told": own_state(self.dl),
+            }
+            state["length"] = getattr(self.dl, "shortened_to", None)
+        return state
+
+    def load_state_dict(self, state: dict[str, Any], exact: bool = False) -> None:
+        """Go on from that place; the random states are left as they are behind its search.
+
+        Args:
+            state: what `state_dict` returned, of an equal loader.
+            exact: see `behind`.
+        """
+        self.taken, self.passes, self._empty = state["taken"], state["passes"], state["empty"]
+        if "loader" in state:
+            self._began = state["loader"], state["random"]
+            load_loader_state(self.dl, state["loader"])
+            restore_random_states(state["random"])
+            self._batches = self._draw(behind(self.dl, self.taken, state["told"], exact))
+
+    def _draw(self, batches: Iterator[Any] | None = None) -> Iterator[Any]:
         draw = (
             _draw_quietly
             if isinstance(getattr(self.dl, "dataset", None), IterableDataset)
             else next
         )
-        batches = iter(self.dl)
+        batches = iter(self.dl) if batches is None else batches
         while True:
             try:
                 batch = draw(batches)

@@ -1,0 +1,83 @@
+"""What a Learner can do with checkpoints: `fit(resume=...)`, `save_checkpoint`, `load_checkpoint`.
+
+Stands on checkpoint, checkpoint_files and resume.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fastcore.basics import patch
+
+from minilearn.core.learner import Learner
+from minilearn.core.seed import preserved_random_states
+
+from .checkpoint import CheckpointCB
+from .checkpoint_files import newest_usable, read, write
+from .resume import Resume, capture, load_lasting
+
+
+@patch
+def _resume_cbs(self: Learner, resume: Any, cbs: list[Any]) -> list[Resume]:
+    """Return what lets a fit with `cbs` go on from a checkpoint; nothing where there is none."""
+    if resume is None or resume is False:
+        return []
+    saver = next((cb for cb in (*cbs, *self.cbs) if isinstance(cb, CheckpointCB)), None)
+    if resume is True:
+        if saver is None:
+            raise ValueError(
+                "resume=True looks in the folder of a CheckpointCB: add one, or name it"
+            )
+        resume = saver.folder
+    found = _find(Path(resume))
+    if found is None:
+        print(f"resume: there is no checkpoint in {resume} yet; the fit begins afresh")
+        return []
+    path, state = found
+    print(f"resume: {path} (epoch {state['epoch']}, {state['steps']} updates)")
+    return [Resume(state, exact=saver is not None and saver.exact)]
+
+
+def _find(path: Path) -> tuple[Path, dict[str, Any]] | None:
+    return newest_usable(path) if path.is_dir() or not path.suffix else (path, read(path))
+
+
+@patch
+def save_checkpoint(self: Learner, path: str | Path) -> None:
+    """Write a checkpoint by hand: after a fit, or in it in `after_batch` or `after_round`.
+
+    Args:
+        self: the Learner.
+        path: the file; a `CheckpointCB` names its own `*.ckpt`.
+
+    Raises:
+        TypeError: a callback's state is not of tensors and plain types.
+        OSError: the file cannot be written; what was there before is still there.
+    """
+    write(capture(self), Path(path))
+
+
+@patch
+def load_checkpoint(self: Learner, path: str | Path) -> None:
+    """Load weights, optimizer, history and callbacks' states, without going on with the fit.
+
+    To go on with it use `fit(..., resume=path)`; to train anew from these weights and this
+    optimizer `fit(..., reset_opt=False)`. The random states stay as they are.
+
+    Args:
+        self: the Learner.
+        path: a checkpoint, or a folder of them, of which the newest usable one is taken.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: it is damaged, or of another model or optimizer.
+    """
+    found = _find(Path(path))
+    if found is None:
+        raise FileNotFoundError(f"there is no checkpoint in {path}")
+    state = found[1]
+    with preserved_random_states():
+        if self.opt is None and state["optimizer"] is not None and self.lr is not None:
+            self.opt = self._new_opt(self.lr)
+        load_lasting(self, state)

@@ -1,0 +1,132 @@
+"""The place in a loader: noted when a pass begins, and found again without loading what was read.
+
+Stands on torch alone.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+STATEFUL = ("state_dict", "load_state_dict")
+
+
+def generators(dl: Any) -> list[torch.Generator]:
+    """Return the generators that a loader draws its order from."""
+    owners = [dl, getattr(dl, "sampler", None), getattr(dl, "batch_sampler", None)]
+    owners.append(getattr(owners[-1], "sampler", None))
+    found = [getattr(owner, "generator", None) for owner in owners]
+    return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
+
+
+def loader_state(dl: Any) -> dict[str, Any]:
+    """Return what decides about the next pass of a loader: seed, epoch, states of generators."""
+    state = {
+        name: vars(dl)[name] for name in ("seed", "epoch") if name in getattr(dl, "__dict__", {})
+    }
+    return state | {"generators": [g.get_state() for g in generators(dl)]}
+
+
+def load_loader_state(dl: Any, state: dict[str, Any]) -> None:
+    """Let the next pass of a loader be that of `loader_state`."""
+    for name in ("seed", "epoch"):
+        if name in state and name in getattr(dl, "__dict__", {}):
+            setattr(dl, name, state[name])
+    for generator, saved in zip(generators(dl), state["generators"], strict=False):
+        generator.set_state(saved)
+
+
+def own_state(dl: Any) -> dict[str, Any] | None:
+    """Return the place that a loader, or the streamed data set behind it, can tell by itself."""
+    owner = _teller(dl)
+    return None if owner is None else owner.state_dict()
+
+
+def behind(dl: Any, n: int, told: dict[str, Any] | None, exact: bool = False) -> Iterator[Any]:
+    """Begin the pass of a loader behind its first `n` batches.
+
+    The random states are to be those of the pass's beginning; they are drawn from as the batches
+    before would have it, and restored by the caller.
+
+    Args:
+        dl: the loader, in the state in which the pass began.
+        n: the number of batches to leave out.
+        told: what `own_state` returned there.
+        exact: find the place of torch's DataLoader by loading, not by counting.
+    """
+    if hasattr(dl, "shortened_to"):
+        return islice(behind(dl.dl, n, told, exact), max(dl.shortened_to - n, 0))
+    if told is not None and (owner := _teller(dl)) is not None:
+        owner.load_state_dict(told)
+        return iter(dl)
+    if callable(getattr(dl, "batches", None)):  # one of ours: order and random numbers have seeds
+        return dl.batches(n)
+    counts = isinstance(dl, DataLoader) and not isinstance(dl.dataset, IterableDataset)
+    if counts and not exact:
+        return _behind_indices(dl, n)
+    if not counts and not isinstance(dl, Sequence):
+        warnings.warn(
+            f"the {type(dl).__name__} of the training data cannot tell its place: {n} batches are "
+            "read and dropped to find it. Random numbers that it draws may differ; give it "
+            "state_dict and load_state_dict, or a method batches(start).",
+            stacklevel=2,
+        )
+    batches = iter(dl)
+    deque(islice(batches, n), maxlen=0)
+    return batches
+
+
+def _teller(dl: Any) -> Any:
+    if hasattr(dl, "shortened_to"):
+        return _teller(dl.dl)
+    if all(hasattr(dl, name) for name in STATEFUL):
+        return dl
+    dataset = getattr(dl, "dataset", None)  # a copy of it in each worker tells nothing here
+    streams = isinstance(dl, DataLoader) and isinstance(dataset, IterableDataset)
+    tells = streams and not dl.num_workers and all(hasattr(dataset, name) for name in STATEFUL)
+    return dataset if tells else None
+
+
+def _behind_indices(dl: DataLoader, n: int) -> Iterator[Any]:
+    if dl.num_workers:
+        warnings.warn(
+            "random numbers that the data set draws in the workers of torch's DataLoader are not "
+            "repeated in this pass. If it draws some, use a SeededLoader, or "
+            "CheckpointCB(exact=True), which loads the batches before again.",
+            stacklevel=2,
+        )
+    name = "sampler" if dl.batch_sampler is None else "batch_sampler"
+    rest = _Rest(getattr(dl, name), n)
+    own = object.__new__(type(dl))  # the loader lets nobody set these
+    vars(own).update(vars(dl) | {name: rest, "_iterator": None, "persistent_workers": False})
+    batches = iter(own)
+    rest.drop()  # without workers nobody has asked for an index yet
+    return batches
+
+
+class _Rest:
+    """Indices behind the first `n`, which are drawn when the first is asked for."""
+
+    def __init__(self, indices: Any, n: int) -> None:
+        self.indices, self.n, self._iterator = indices, n, None
+
+    def __len__(self) -> int:
+        return max(len(self.indices) - self.n, 0)
+
+    def __iter__(self) -> Iterator[Any]:
+        self._iterator = iter(self.indices)
+        return self
+
+    def __next__(self) -> Any:
+        self.drop()
+        return next(self._iterator)
+
+    def drop(self) -> None:
+        n, self.n = self.n, 0
+        deque(islice(self._iterator, n), maxlen=0)
