@@ -1,6 +1,6 @@
 """Train on mixtures of samples: MixUpCB and CutMixCB (R20).
 
-Stands on core, capture and training.
+Stands on core and capture.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Beta
 
-from minilearn.core.batch import describe, map_batch, tensors
+from minilearn.core.batch import describe, map_batch, tensors, to_device
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 
@@ -63,7 +63,7 @@ class Mixed:
         """Say what to do where a get_loss of the user's own gives this to a loss."""
         raise TypeError(
             f"{getattr(func, '__name__', func)} was given mixed targets: in a get_loss of your own "
-            "use learn.loss = compare(learn.loss_func, learn.preds, targets)"
+            "use learn.loss = minilearn.core.batch.compare(learn.loss_func, learn.preds, targets)"
         )
 
 
@@ -128,7 +128,7 @@ class MixUpCB(Callback):
                 f"{self!r} needs inputs and targets, and the batch is {describe(learn.batch)}: "
                 "name the targets, TrainCB(targets=...), and let only one callback mix"
             )
-        order = torch.randperm(len(inputs[0])).to(inputs[0].device)
+        order = to_device(torch.randperm(len(inputs[0])), inputs[0].device)
         mix, share = self._draw(inputs[0])
 
         def change(x: Any) -> Any:
@@ -145,7 +145,8 @@ class MixUpCB(Callback):
 
     def _shares(self, x: Tensor) -> Tensor:
         # drawn on the CPU, so that every device gets the same numbers
-        return Beta(self.alpha, self.alpha, validate_args=False).sample((len(x),)).to(x.device)
+        beta = Beta(self.alpha, self.alpha, validate_args=False)
+        return to_device(beta.sample((len(x),)), x.device)
 
     def __repr__(self) -> str:
         """Show the parameter of the distribution."""
@@ -183,7 +184,7 @@ class CutMixCB(MixUpCB):
 
 def _stretch(side: Tensor, size: int) -> Tensor:
     """Return which pixels lie in a stretch of the share `side`, anywhere: (B, size)."""
-    half, middle = side * size / 2, (torch.rand(len(side)) * size).to(side.device)
+    half, middle = side * size / 2, to_device(torch.rand(len(side)) * size, side.device)
     pixel = torch.arange(size, device=side.device) + 0.5
     return (pixel - middle[:, None]).abs() < half[:, None]
 

@@ -1,7 +1,7 @@
 """Random changes of pictures, a whole batch at once on its device; no input is changed in place.
 
-Stands on torch only. What is drawn is drawn on the CPU, by torch's global generator unless another
-is given: every device gets the same. Pictures (B, C, H, W) may be floats or uint8.
+Stands on core.batch. Places are drawn on the CPU, by torch's global generator unless another is
+given, so that every device gets the same. Pictures (B, C, H, W) may be floats or uint8.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
+
+from minilearn.core.batch import to_device
 
 __all__ = ["RandCopy", "RandErase", "RandomCrop", "RandomFlip", "rand_copy", "rand_erase"]
 
@@ -32,9 +34,9 @@ def rand_erase(
         per_sample: other rectangles in each picture, instead of the same in all.
         generator: of the random numbers, on the CPU.
     """
-    values = x.float()
-    noise = torch.randn(x.shape, generator=generator).to(x.device) * values.std() + values.mean()
-    noise = noise.clamp(values.min(), values.max())
+    values, where = x.float(), x.device if generator is None else generator.device
+    noise = to_device(torch.randn(x.shape, generator=generator, device=where), x.device)
+    noise = (noise * values.std() + values.mean()).clamp(values.min(), values.max())
     noise = (noise if x.is_floating_point() else noise.round()).to(x.dtype)
     erased = x
     for top, left, drawn in _places(x, pct, max_num, per_sample, generator):
@@ -76,8 +78,9 @@ def _places(
         raise ValueError(f"a batch of pictures is (B, C, H, W), got {tuple(x.shape)}")
     n = len(x) if per_sample else 1
     free = (1 - pct) * torch.tensor(x.shape[-2:]).view(2, 1, 1)  # for the first row and column
-    corners = (torch.rand(max_num, 2, n, 1, generator=generator) * free).long().to(x.device)
-    number = torch.randint(max_num + 1, (n, 1, 1, 1), generator=generator).to(x.device)
+    corners = (torch.rand(max_num, 2, n, 1, generator=generator) * free).long()
+    number = torch.randint(max_num + 1, (n, 1, 1, 1), generator=generator)
+    corners, number = to_device((corners, number), x.device)
     return ((top, left, number > i) for i, (top, left) in enumerate(corners))
 
 
@@ -142,7 +145,7 @@ class RandomFlip(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return pictures of the same shape, (B, ..., H, W)."""
         chance = torch.rand(len(x), *[1] * (x.dim() - 1), generator=self.generator)
-        return torch.where((chance < self.p).to(x.device), x.flip(self.dim), x)
+        return torch.where(to_device(chance, x.device) < self.p, x.flip(self.dim), x)
 
 
 class RandomCrop(nn.Module):
@@ -162,7 +165,7 @@ class RandomCrop(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return pictures of the same shape, (B, C, H, W)."""
-        places = (2, len(x), 1)
-        shift = torch.randint(2 * self.padding + 1, places, generator=self.generator).to(x.device)
+        shift = torch.randint(2 * self.padding + 1, (2, len(x), 1), generator=self.generator)
+        shift = to_device(shift, x.device)
         padded = F.pad(x, [self.padding] * 4, value=self.fill)
         return _pick(padded, _pixels(x, -2, shift[0]), _pixels(x, -1, shift[1]))

@@ -151,7 +151,7 @@ def test_a_get_loss_of_the_users_own_is_told_what_to_do():
             learn.loss = learn.loss_func(learn.preds, learn.batch[1])
 
     learn = Learner(small_net(), (pictures(),), F.cross_entropy, cbs=[Mine(), MixUpCB()])
-    with pytest.raises(TypeError, match="use learn.loss = compare"):
+    with pytest.raises(TypeError, match="batch.compare"):
         learn.fit(1)
 
 
