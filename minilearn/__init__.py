@@ -22,17 +22,24 @@ from .callbacks.device import ChannelsLastCB, DeterministicCB, DeviceCB
 from .callbacks.gradients import ClipGradCB, GradAccumCB, NonFiniteCB
 from .callbacks.handlers import LambdaCB
 from .callbacks.limits import LimitBatchesCB, OverfitCB
+from .callbacks.loggers import CSVLoggerCB, JSONLLoggerCB, TensorBoardCB
 from .callbacks.metrics import MetricsCB
 from .callbacks.mixing import CutMixCB, MixUpCB
 from .callbacks.precision import MixedPrecision, ScaledPrecision
 from .callbacks.progress import ProgressCB
 from .callbacks.recorder import RecorderCB
+from .callbacks.rows import LoggerCB, log_values
+from .callbacks.run import RunCB
 from .callbacks.schedule import BaseSchedCB, BatchSchedCB, EpochSchedCB, PlateauCB
 from .callbacks.schedulers import constant, flat_cos, plot_sched, sched_lrs
 from .callbacks.scores import accuracy, accuracy_multi, mae, mse, rmse, skm
+from .callbacks.smoothing import HistoryBuffer, MetricStorage
 from .callbacks.speed import CompileCB, MatmulPrecisionCB
 from .callbacks.stopping import EarlyStopCB, SpikeCB, TimeLimitCB
 from .callbacks.swa import SWACB
+from .callbacks.textlog import LogCB, setup_logger
+from .callbacks.timing import MemoryCB, ProfilerCB, TimerCB
+from .callbacks.trackers import MLflowCB, WandbCB
 from .callbacks.training import SingleBatchCB, TrainCB
 from .callbacks.warmup import warmup
 from .core.batch import default_device, map_batch, to_cpu, to_device
@@ -96,6 +103,7 @@ __all__ = [
     "BaseSchedCB",
     "BatchSchedCB",
     "BatchTransformCB",
+    "CSVLoggerCB",
     "Callback",
     "CancelBackwardException",
     "CancelBatchException",
@@ -123,13 +131,20 @@ __all__ = [
     "GlobalAvgPool",
     "GradAccumCB",
     "History",
+    "HistoryBuffer",
     "Hook",
     "Hooks",
+    "JSONLLoggerCB",
     "LRFinderCB",
     "LambdaCB",
     "Learner",
     "LimitBatchesCB",
+    "LogCB",
+    "LoggerCB",
+    "MLflowCB",
     "MatmulPrecisionCB",
+    "MemoryCB",
+    "MetricStorage",
     "MetricsCB",
     "MissingActionError",
     "MixUpCB",
@@ -139,6 +154,7 @@ __all__ = [
     "Order",
     "OverfitCB",
     "PlateauCB",
+    "ProfilerCB",
     "ProgressCB",
     "RandCopy",
     "RandErase",
@@ -147,14 +163,18 @@ __all__ = [
     "RecorderCB",
     "ResBlock",
     "Results",
+    "RunCB",
     "SWACB",
     "ScaledPrecision",
     "SeededLoader",
     "SingleBatchCB",
     "SpikeCB",
+    "TensorBoardCB",
     "TimeLimitCB",
+    "TimerCB",
     "TrainCB",
     "TrainLearner",
+    "WandbCB",
     "accuracy",
     "accuracy_multi",
     "act_gr",
@@ -170,6 +190,7 @@ __all__ = [
     "get_model",
     "init_weights",
     "inplace",
+    "log_values",
     "lsuv",
     "lsuv_init",
     "mae",
@@ -187,6 +208,7 @@ __all__ = [
     "run_cbs",
     "sched_lrs",
     "set_seed",
+    "setup_logger",
     "show_image",
     "show_images",
     "skm",

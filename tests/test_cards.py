@@ -10,6 +10,7 @@ import inspect
 import pkgutil
 import re
 import sys
+import tempfile
 from functools import partial
 
 import pytest
@@ -72,8 +73,36 @@ def test_card_names_the_slot(cls):
     assert cls.order == Order[name.strip()] + int(plus or 0)
 
 
+FILES = tempfile.TemporaryDirectory()  # for what writes; goes with the process
+
+
+def _mlflow(cls):
+    pytest.importorskip("mlflow")
+    cb = cls()
+    cb._open = cb._write = cb._close = lambda *args: None  # a database takes seconds to make
+    return cb
+
+
+def _tensorboard(cls):
+    pytest.importorskip("tensorboard")
+    return cls(f"{FILES.name}/tensorboard", every=2)
+
+
+def _wandb(cls):
+    pytest.importorskip("wandb")
+    return cls(mode="disabled")
+
+
 # how to make the callbacks that need arguments
 MADE = {
+    "CSVLoggerCB": lambda cls: cls(f"{FILES.name}/rows.csv"),
+    "JSONLLoggerCB": lambda cls: cls(f"{FILES.name}/rows.jsonl", every=2),
+    "LogCB": lambda cls: cls(every=2),
+    "MLflowCB": _mlflow,
+    "ProfilerCB": lambda cls: cls((1, 2), FILES.name),
+    "RunCB": lambda cls: cls(FILES.name),
+    "TensorBoardCB": _tensorboard,
+    "WandbCB": _wandb,
     "BaseSchedCB": lambda cls: cls(partial(lr_scheduler.StepLR, step_size=1)),
     "BatchSchedCB": lambda cls: cls(partial(lr_scheduler.StepLR, step_size=1)),
     "BatchTransformCB": lambda cls: cls(lambda batch: batch),
