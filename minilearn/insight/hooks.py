@@ -62,7 +62,7 @@ class Hook:
             raise TypeError(f"a hook needs an nn.Module, got {type(m).__name__}: {m!r:.80}")
         if every < 1:
             raise ValueError(f"every must be at least 1, got {every}.")
-        _check_not_compiled(m)
+        check_not_compiled(m)
         self._f, self._every, self._runs = f, every, 0
         register = m.register_full_backward_hook if backward else m.register_forward_hook
         self._handle = register(_Relay(self))
@@ -156,13 +156,13 @@ def first_float(x: object) -> Tensor | None:
 def _modules(ms: nn.Module | Iterable[nn.Module]) -> Iterable[nn.Module]:
     if not isinstance(ms, nn.Module):
         return ms
-    _check_not_compiled(ms)
+    check_not_compiled(ms)
     return list(ms.children()) or [ms]
 
 
-def _check_not_compiled(m: nn.Module) -> None:
-    # torch.compile does not look for hooks that come later, nor say so.
-    if hasattr(m, "_orig_mod") or m._compiled_call_impl is not None:
+def check_not_compiled(m: Any) -> None:
+    """Raise where `m` is compiled: torch.compile does not look for later hooks, nor say so."""
+    if hasattr(m, "_orig_mod") or getattr(m, "_compiled_call_impl", None) is not None:
         raise RuntimeError(
             f"{type(m).__name__} is compiled and does not see new hooks. Hook and run the model "
             f"that you gave to torch.compile, or add the hooks before compiling."

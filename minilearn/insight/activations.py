@@ -1,0 +1,366 @@
+"""Statistics of what layers put out, batch by batch: hooks for a fit, three charts.
+
+Stands on core, hooks and plotting.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from minilearn.core.callback import Callback
+from minilearn.core.events import Order
+
+from .hooks import Hook, Hooks, check_not_compiled, first_float
+from .plotting import get_grid, show_image, subplots
+
+if TYPE_CHECKING:
+    from minilearn.core.learner import Learner
+
+__all__ = ["ActivationStats", "HooksCallback", "append_stats", "get_hist", "get_min"]
+
+BINS, TOP = 40, 10  # of the histograms of absolute values
+SAMPLE = 4096  # values in a histogram
+BLOCK = 128  # batches that are kept on the device
+
+
+def is_leaf(m: nn.Module) -> bool:
+    """Return whether a module has no modules in it."""
+    return next(m.children(), None) is None
+
+
+class HooksCallback(Callback):
+    """Hook modules for the time of a fit; iterate over it for the hooks and what they recorded.
+
+    The hooks are off when the fit is over, however it ended. Passes inside the fit (`validate`, a
+    probe) are not recorded. A module that runs twice in a batch is recorded twice.
+
+    Args:
+        hookfunc: called as `hookfunc(hook, module, input, output)`; `hook.name` is the layer's.
+        mod_filter: takes a module, returns whether to hook it; by default all are.
+        on_train: whether to fire in training passes.
+        on_valid: whether to fire in validation passes.
+        mods: the modules, instead of those that `mod_filter` selects.
+        every: fire in every so-manieth batch, counted over the fit.
+
+    Raises:
+        RuntimeError: the model is compiled, and would not see the hooks.
+
+    Events: before_fit, after_batch, cleanup_fit
+    Order:  METRICS
+    Reads:  model, training, depth
+    Writes:
+    """
+
+    order = Order.METRICS
+    in_probe = False
+
+    def __init__(
+        self,
+        hookfunc: Callable[..., Any],
+        mod_filter: Callable[[nn.Module], Any] | None = None,
+        on_train: bool = True,
+        on_valid: bool = False,
+        mods: Iterable[nn.Module] | None = None,
+        every: int = 1,
+    ) -> None:
+        if every < 1:
+            raise ValueError(f"every is a number of batches, 1 or more; got {every!r}")
+        self.hookfunc, self.mod_filter, self.every = hookfunc, mod_filter, every
+        self.on_train, self.on_valid, self.mods = on_train, on_valid, list(mods or ())
+        self.hooks: list[Hook] = []
+
+    def before_fit(self, learn: Learner) -> None:
+        """Attach new hooks; what the last fit recorded goes."""
+        check_not_compiled(learn.model)
+        self._depth, self._batches = getattr(learn, "depth", 0), 0
+        names = {m: name for name, m in learn.model.named_modules()}
+        mods = self.mods or [m for m in names if self.mod_filter is None or self.mod_filter(m)]
+        self.hooks = Hooks(mods, partial(self._fire, learn))
+        for hook, m in zip(self.hooks, mods, strict=True):
+            hook.name = f"{names.get(m, '')} {type(m).__name__}".strip()
+
+    def _fire(self, learn: Learner, *args: Any) -> None:
+        due = self._batches % self.every == 0 and self._watches(learn)
+        if due and getattr(learn, "depth", 0) == self._depth:
+            self.hookfunc(*args)
+
+    def _watches(self, learn: Learner) -> bool:
+        return self.on_train if learn.training else self.on_valid
+
+    def after_batch(self, learn: Learner) -> None:
+        """Count the batch."""
+        self._batches += self._watches(learn)
+
+    def cleanup_fit(self, learn: Learner) -> None:
+        """Remove the hooks; what they recorded stays, on the CPU."""
+        self.hooks.remove()
+        for hook in self:
+            if isinstance(stats := getattr(hook, "stats", None), Stats):
+                stats.flush()
+
+    def __iter__(self) -> Iterator[Hook]:
+        """Yield the hooks."""
+        return iter(self.hooks)
+
+    def __len__(self) -> int:
+        """Return the number of hooks."""
+        return len(self.hooks)
+
+
+class Stats:
+    """What one hook recorded: `stats[0]` are means, `stats[1]` deviations, `stats[2]` histograms.
+
+    Each is a list with a tensor a batch, on the CPU. Histograms count absolute values in 40 bins
+    from 0 to 10, of a sample of 4096 values.
+
+    Attributes:
+        overflow: the share of values above 10 or not finite, over all batches.
+        non_finite: the number of batches with a value that is not finite.
+    """
+
+    def __init__(self, exact: bool = False) -> None:
+        self.exact, self._sizes, self._seen = exact, [], 0
+        self._done: list[Tensor] = []  # on the CPU, (n, 2 + BINS)
+        self._block: Tensor | None = None  # on the device, (BLOCK, 2 + BINS)
+
+    def add(self, acts: Tensor) -> None:
+        """Measure the output of a batch, without reading the device."""
+        if self._block is None or self._block.device != acts.device:
+            self.flush()
+            self._block = torch.zeros(BLOCK, 2 + BINS, device=acts.device)
+        row, x = self._block[len(self._sizes)], _flat(acts)
+        sample = x if self.exact else x[:: _stride(len(x))]
+        if self.exact:
+            row[1], row[0] = torch.std_mean(x)
+        else:  # sums, which need no second pass; `flush` makes means and deviations of them
+            torch.sum(x, 0, out=row[0])
+            torch.dot(x, x, out=row[1])
+        row[2:] = _histogram(sample.abs())
+        self._sizes.append((len(x), len(sample)))
+        if len(self._sizes) == BLOCK:
+            self.flush()
+
+    def flush(self) -> None:
+        """Bring what is on the device to the CPU."""
+        if not self._sizes:
+            return
+        rows, sizes = self._block[: len(self._sizes)].cpu(), torch.tensor(self._sizes)
+        if not self.exact:
+            n, (total, squares) = sizes[:, 0].double(), rows[:, :2].double().unbind(1)
+            variance = (squares - total**2 / n) / (n - 1).clamp(min=1)
+            rows[:, 0], rows[:, 1] = total / n, variance.clamp(min=0).sqrt()
+        self._done.append(rows.clone())
+        self._seen, self._sizes, self._block = self._seen + int(sizes[:, 1].sum()), [], None
+
+    @property
+    def _rows(self) -> Tensor:
+        self.flush()
+        self._done = [torch.cat(self._done)] if self._done else [torch.zeros(0, 2 + BINS)]
+        return self._done[0]
+
+    @property
+    def overflow(self) -> float:
+        return 1 - self._rows[:, 2:].sum().item() / max(self._seen, 1)
+
+    @property
+    def non_finite(self) -> int:
+        return int((~self._rows[:, 0].isfinite()).sum())
+
+    def __getitem__(self, i: int) -> list[Tensor]:
+        """Return means, deviations or histograms."""
+        if not -3 <= i < 3:
+            raise IndexError(f"there are means [0], deviations [1], histograms [2]; got [{i}]")
+        columns = (0, 1, slice(2, None))[i]
+        return list(self._rows[:, columns])
+
+    def __len__(self) -> int:
+        """Return 3."""
+        return 3
+
+
+def append_stats(hook: Hook, mod: nn.Module, inp: Any, outp: Any, *, exact: bool = False) -> None:
+    """Record mean, deviation and histogram of an output in `hook.stats`, see `Stats`.
+
+    Of a nested output the first floating-point tensor counts, depth first; without one nothing is
+    recorded. Means and deviations are over all values (in one pass: of values with a mean a
+    thousand times their deviation the latter is rough).
+
+    Args:
+        hook: where to record.
+        mod: the module.
+        inp: its inputs.
+        outp: its output.
+        exact: use two passes for deviations, and all values for histograms.
+    """
+    acts = first_float(outp)
+    if not hasattr(hook, "stats"):
+        hook.stats = Stats(exact)
+    if acts is not None and acts.numel():
+        with torch.no_grad():
+            hook.stats.add(acts.detach())
+
+
+def get_hist(h: Hook) -> Tensor:
+    """Return the histograms of a hook as a picture, log(1 + count): shape (40, batches)."""
+    return torch.stack(h.stats[2]).t().float().log1p()
+
+
+def get_min(h: Hook) -> Tensor:
+    """Return for each batch the share of values in the first bin, within 0.25 of 0."""
+    counts = torch.stack(h.stats[2]).t().float()
+    return counts[0] / counts.sum(0)
+
+
+class ActivationStats(HooksCallback):
+    """Record means, deviations and histograms of layers in a fit, and chart them.
+
+    Args:
+        mod_filter: takes a module, returns whether to record it; by default modules without
+            modules in them.
+        on_train: as in `HooksCallback`, like the next two.
+        on_valid: see there.
+        every: see there.
+        exact: as in `append_stats`.
+
+    >>> astats = ActivationStats(lambda m: isinstance(m, nn.ReLU))
+    >>> learn.fit(1, cbs=astats); astats.color_dim()
+
+    Events: before_fit, after_batch, cleanup_fit
+    Order:  METRICS
+    Reads:  model, training, depth
+    Writes:
+    """
+
+    def __init__(
+        self,
+        mod_filter: Callable[[nn.Module], Any] = is_leaf,
+        on_train: bool = True,
+        on_valid: bool = False,
+        every: int = 1,
+        *,
+        exact: bool = False,
+    ) -> None:
+        hookfunc = partial(append_stats, exact=exact)
+        super().__init__(hookfunc, mod_filter, on_train, on_valid, every=every)
+
+    def recorded(self) -> list[Hook]:
+        """Return the hooks that have recorded something.
+
+        Raises:
+            ValueError: there are none.
+        """
+        hooks = [h for h in self if hasattr(h, "stats") and h.stats[0]]
+        if not hooks:
+            raise ValueError(
+                f"nothing was recorded of {len(self)} layers: give this to a fit, "
+                "learn.fit(1, cbs=astats), and see that mod_filter selects layers"
+            )
+        return hooks
+
+    def color_dim(self, figsize: tuple[float, float] | None = None) -> np.ndarray:
+        """Show the histograms over the batches, a picture a layer: the brighter, the more values.
+
+        Args:
+            figsize: width and height of the figure in inches.
+        """
+        hooks, axes = self._grid(figsize, "Histograms of |activation|")
+        for ax, h in zip(axes.flat, hooks, strict=False):
+            show_image(
+                get_hist(h),
+                ax,
+                origin="lower",
+                aspect="auto",
+                noframe=False,
+                extent=(0, len(h.stats[0]), 0, TOP),
+            )
+            ax.set(yticks=[0, TOP], xticks=[0, len(h.stats[0])])
+        return axes
+
+    def dead_chart(self, figsize: tuple[float, float] | None = None) -> np.ndarray:
+        """Plot the share of values within 0.25 of 0 over the batches, axes a layer.
+
+        Args:
+            figsize: width and height of the figure in inches.
+        """
+        hooks, axes = self._grid(figsize, "Share of activations near 0")
+        for ax, h in zip(axes.flat, hooks, strict=False):
+            ax.plot(get_min(h), **_mark(h.stats[0]))
+            ax.set_ylim(0, 1)
+        return axes
+
+    def plot_stats(self, figsize: tuple[float, float] | None = None) -> np.ndarray:
+        """Plot the means and deviations of all layers over the batches.
+
+        Args:
+            figsize: width and height of the figure in inches.
+        """
+        hooks = self.recorded()
+        curves = {"Means": [h.stats[0] for h in hooks], "Deviations": [h.stats[1] for h in hooks]}
+        return plot_layers(curves, [h.name for h in hooks], _unit(self.every), figsize)
+
+    def _grid(self, figsize: Any, title: str) -> tuple[list[Hook], np.ndarray]:
+        hooks = self.recorded()
+        size = {"figsize": figsize} if figsize else {"imsize": 2.2 if len(hooks) < 30 else 1.5}
+        fig, axes = get_grid(len(hooks), title=title, size=11, weight="normal", **size)
+        for ax, h in zip(axes.flat, hooks, strict=False):
+            ax.set_title(h.name, fontsize=8 if len(hooks) < 30 else 6)
+            ax.tick_params(labelsize=7)
+        fig.supxlabel(_unit(self.every), size=9)
+        return hooks, axes
+
+
+def plot_layers(
+    curves: dict[str, Iterable[Any]], names: list[str], xlabel: str, figsize: Any, **settings: Any
+) -> np.ndarray:
+    """Plot axes for each title in `curves`, with a line for each layer, and one legend."""
+    import matplotlib.pyplot as plt
+
+    size = figsize or (5.5 * len(curves), max(4, 0.22 * min(len(names), 40)))
+    fig, axes = subplots(1, len(curves), figsize=size)
+    colours = plt.get_cmap("viridis")(np.linspace(0, 0.95, len(names)))
+    for ax, (title, lines) in zip(axes, curves.items(), strict=True):
+        for line, colour, name in zip(lines, colours, names, strict=True):
+            ax.plot(line, color=colour, label=name, **_mark(line))
+        ax.set(title=title, xlabel=xlabel, **settings)
+    legend = {"loc": "outside right center", "ncols": math.ceil(len(names) / 40), "fontsize": 8}
+    fig.legend(*axes[0].get_legend_handles_labels(), **legend)
+    return axes
+
+
+def _unit(every: int) -> str:
+    return "batch" if every == 1 else f"record, one every {every} batches"
+
+
+def _mark(line: Any) -> dict[str, str]:
+    """Return what makes a line of a single point visible."""
+    return {"marker": "o"} if len(line) == 1 else {}
+
+
+def _flat(acts: Tensor) -> Tensor:
+    """Return all values in memory order, shape (n,), in float32; a view where that is possible."""
+    order = sorted(range(acts.dim()), key=acts.stride, reverse=True)
+    return acts.permute(order).reshape(-1).float()
+
+
+@lru_cache(maxsize=256)
+def _stride(n: int) -> int:
+    """Return a step that leaves at most SAMPLE of n values and meets all rows and channels."""
+    stride = math.ceil(n / SAMPLE)
+    while math.gcd(stride, n) > 1:
+        stride += 1
+    return stride
+
+
+def _histogram(x: Tensor) -> Tensor:
+    if x.is_cuda and torch.are_deterministic_algorithms_enabled():  # histc has no such kernel
+        edges = torch.linspace(0, TOP, BINS + 1, device=x.device)
+        below = torch.searchsorted(x.sort().values, edges)
+        return below.diff().float()
+    return x.histc(BINS, 0, TOP)

@@ -1,0 +1,134 @@
+"""Find layers that do not learn: `learn.diagnose`.
+
+Stands on core, activations and gradient_stats.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import torch
+from fastcore.basics import patch
+from torch import nn
+
+from minilearn.core.callback import Callback, as_callbacks, order_of
+from minilearn.core.events import Order
+from minilearn.core.exceptions import CancelFitException, CancelStepException
+from minilearn.core.learner import Learner
+from minilearn.core.scope import inner, participants
+
+from .activations import HooksCallback, is_leaf
+from .gradient_stats import layer_norms, own_parameters
+from .hooks import Hook, first_float
+
+PASSES_ON = (nn.Flatten, nn.Unflatten, nn.Identity, nn.modules.dropout._DropoutNd)
+
+
+class Findings(list):
+    """Sentences, one a finding."""
+
+    def __repr__(self) -> str:
+        """Show each on a line of its own."""
+        return "\n".join(self) or "no layer is dead, exploding or frozen"
+
+
+@patch
+def diagnose(
+    self: Learner,
+    n: int = 50,
+    *,
+    near: float = 0.05,
+    dead: float = 0.9,
+    exploding: float = 1e3,
+    frozen: float = 1e-9,
+    cbs: Any = None,
+) -> Findings:
+    """Run training batches through the model as it is, and name the layers that do not learn.
+
+    No update is made, and nothing changes.
+
+    Args:
+        self: the Learner.
+        n: the number of batches; the loader is gone round as often as it takes.
+        near: how far from 0 a value is near to it.
+        dead: a layer is dead with more than this share of its values near 0.
+        exploding: a layer explodes where the root mean square of a batch is above this, or where
+            values or gradients are not finite.
+        frozen: a layer is frozen where its gradient never is larger than this share of its weights.
+            Those with `requires_grad=False` are meant to be so and left out.
+        cbs: further callbacks.
+
+    Returns:
+        A list of sentences that begin with the name of the layer.
+    """
+    watch, gradients = HooksCallback(partial(_measure, near=near), _computes), _Gradients(n)
+    own = [cb for cb in participants(self) if order_of(cb) != Order.ACCUMULATE]
+    found = Findings()
+    with inner(self, [*own, *as_callbacks(cbs), watch, gradients], trains=True):
+        self.fit(n, valid=False, lr=1.0 if self.lr is None else self.lr)  # the lr is never used
+        for hook in watch:
+            found += _finding(hook, near, dead, exploding)
+        for name, norm in zip(gradients.layers, gradients.norms.tolist(), strict=True):
+            if not math.isfinite(norm):
+                found.append(f"{name} is exploding: its gradient is not finite")
+            elif norm <= frozen:
+                found.append(f"{name} is frozen: no gradient reaches its weights")
+    return found
+
+
+class _Gradients(Callback):
+    """Measures the gradients of `n` batches, lets no update be made, and ends the fit."""
+
+    order = Order.ACCUMULATE  # no scaler or clipping shall touch them
+
+    def __init__(self, n: int) -> None:
+        self.left = n
+
+    def before_fit(self, learn: Learner) -> None:
+        self.layers, self.norms = own_parameters(learn.model), torch.zeros(())
+
+    def after_backward(self, learn: Learner) -> None:
+        layers = self.layers.values()
+        weights = layer_norms([[p.detach() for p in ps] for ps in layers]).clamp(min=1e-12)
+        norms = layer_norms([[p.grad for p in ps] for ps in layers]) / weights
+        self.norms = torch.maximum(self.norms.to(norms.device), norms)
+        for p in learn.model.parameters():
+            p.grad = None
+
+    def before_step(self, learn: Learner) -> None:
+        raise CancelStepException
+
+    def after_batch(self, learn: Learner) -> None:
+        self.left -= 1
+        if not self.left:
+            raise CancelFitException
+
+
+def _computes(m: nn.Module) -> bool:
+    return is_leaf(m) and not isinstance(m, PASSES_ON)
+
+
+@torch.no_grad()
+def _measure(hook: Hook, mod: nn.Module, inp: Any, outp: Any, *, near: float) -> None:
+    """Keep on the device which share of an output is near 0, and its root mean square."""
+    x = first_float(outp)
+    if x is not None and x.numel():
+        x = x.detach().float()
+        found = torch.stack([(x.abs() < near).float().mean(), x.square().mean().sqrt()])
+        hook.records = [*getattr(hook, "records", []), found]
+
+
+def _finding(hook: Hook, near: float, dead: float, exploding: float) -> list[str]:
+    if not hasattr(hook, "records"):
+        return []
+    shares, sizes = torch.stack(hook.records).cpu().unbind(1)
+    share, size = shares.mean().item(), sizes.max().item()
+    if not math.isfinite(size):
+        return [f"{hook.name} is exploding: not all values are finite"]
+    if size > exploding:
+        return [f"{hook.name} is exploding: the root mean square of its values is {size:.3g}"]
+    if share > dead:
+        return [f"{hook.name} is dead: {share:.1%} of its values are within {near} of 0"]
+    return []
