@@ -142,14 +142,20 @@ def _undo_attributes(o: Any) -> Callable[[], None]:
 
 
 def _metrics_in(values: Iterable[Any]) -> list[Any]:
-    """Return what can be reset, and so accumulates, among `values` and in their lists and dicts."""
+    """Return what accumulates among `values` and in their lists and dicts."""
     found = {}
     for value in values:
         within = value.values() if type(value) is dict else value if type(value) is list else ()
         for x in (value, *within):
-            if hasattr(x, "reset") and hasattr(x, "__dict__") and not isinstance(x, type):
+            if _accumulates(x):
                 found[id(x)] = x
     return list(found.values())
+
+
+def _accumulates(x: Any) -> bool:
+    """Return whether `x` can be reset, and is no class and no model (some have a `reset`, too)."""
+    is_model = isinstance(x, nn.Module) and not hasattr(x, "compute")  # metrics may be modules
+    return hasattr(x, "reset") and hasattr(x, "__dict__") and not (is_model or isinstance(x, type))
 
 
 def _lend_copies(metrics: list[Any]) -> Callable[[], None]:

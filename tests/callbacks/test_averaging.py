@@ -386,6 +386,18 @@ def test_validate_and_get_preds_judge_what_the_fit_judged():
     assert metrics.rows[-1]["loss"] == learn.validate().loss
 
 
+def test_a_model_that_can_be_reset_is_validated_with_its_averages_too():
+    """It is no metric, of which a validation would use a copy."""
+
+    class Recurrent(nn.Linear):
+        def reset(self):
+            """Forget a hidden state."""
+
+    learn = toy_learner([EMACB(0.5), MetricsCB()], model=Recurrent(3, 1))
+    learn.fit(2)
+    assert learn.validate().loss == learn.history["valid_loss"][-1]
+
+
 def test_a_validation_in_mid_fit_from_a_callback_judges_them_too_and_leaves_the_fit_alone():
     """Between forward and backward, where a change of the weights would spoil the gradient."""
     weights, results = Weights(), []

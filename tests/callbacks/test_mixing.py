@@ -12,6 +12,7 @@ from toys import At, Before, batches, linear, toy_learner
 
 from minilearn import (
     EMACB,
+    SWACB,
     BatchSchedCB,
     Callback,
     CancelBatchException,
@@ -28,6 +29,8 @@ from minilearn import (
     TrainCB,
     TrainLearner,
     accuracy,
+    constant,
+    warmup,
 )
 from minilearn.callbacks.mixing import Mixed
 from minilearn.core.batch import compare
@@ -199,7 +202,9 @@ RECIPES = {
     "clipping": lambda: [ClipGradCB(0.05)],
     "bf16": lambda: [MixedPrecision("bf16")],
     "one cycle": lambda: [BatchSchedCB(partial(lr_scheduler.OneCycleLR, max_lr=0.1))],
+    "warm-up": lambda: [BatchSchedCB(warmup(constant, n=2))],
     "averages": lambda: [EMACB(0.5)],
+    "equal averages": lambda: [SWACB(0.5)],
 }
 
 

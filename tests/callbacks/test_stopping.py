@@ -3,21 +3,30 @@
 import copy
 import itertools
 import math
+from functools import partial
 
 import pytest
 import torch
+from torch.optim import lr_scheduler
 from toys import At, batches, linear, toy_learner
 
 from minilearn import (
     EMACB,
+    BatchSchedCB,
     Callback,
     CancelFitException,
     CancelRoundException,
+    ClipGradCB,
     EarlyStopCB,
+    GradAccumCB,
     MetricsCB,
+    MixedPrecision,
+    MixUpCB,
     Order,
     SpikeCB,
     TimeLimitCB,
+    constant,
+    warmup,
 )
 from minilearn.callbacks import stopping
 from minilearn.callbacks.monitor import Monitor
@@ -451,3 +460,32 @@ def test_bad_settings_raise():
     for kwargs in ({"factor": 1.0}, {"every": 0}):
         with pytest.raises(ValueError, match="factor"):
             SpikeCB(**kwargs)
+
+
+# ---- together with every other recipe ----
+
+RECIPES = {
+    "accumulation": lambda: GradAccumCB(2),
+    "clipping": lambda: ClipGradCB(0.1),
+    "bf16": lambda: MixedPrecision("bf16"),
+    "warm-up": lambda: BatchSchedCB(warmup(constant, n=3)),
+    "one cycle": lambda: BatchSchedCB(partial(lr_scheduler.OneCycleLR, max_lr=0.1)),
+    "mixup": lambda: MixUpCB(),
+    "averages": lambda: EMACB(0.5),
+}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_with_any_recipe_the_fit_is_the_first_part_of_the_one_that_goes_on(recipe):
+    states = []
+    for stop in (EarlyStopCB(patience=2, min_delta=9.0), None):
+        weights = States()
+        torch.manual_seed(3)
+        cbs = [MetricsCB(), RECIPES[recipe](), weights, *([stop] if stop else [])]
+        learn = toy_learner(cbs, (batches(5), batches(2)))
+        learn.fit(6)
+        states.append((weights.judged, learn.history["valid_loss"]))
+    (stopped, losses), (whole, all_losses) = states
+    assert (len(losses), len(all_losses)) == (3, 6)
+    assert losses == all_losses[:3]
+    assert all(same(a, b) for a, b in zip(stopped, whole[: len(stopped)], strict=True))
