@@ -29,6 +29,7 @@ class Dispatch:
 
     cbs: list[Any]
     levels: tuple[str, ...]
+    unheard: frozenset[str] = frozenset()  # while a fit runs: events that nobody handles
 
     def __init__(self, cbs: Any) -> None:
         self.cbs = as_callbacks(cbs)
@@ -59,7 +60,8 @@ class Dispatch:
         """Find out once who handles each event and who owns each action."""
         owners = find_owners(self)
         self._unbind()
-        self._owners, self._table = owners, handler_table(self.cbs)
+        self._owners = owners
+        self._keep_table(handler_table(self.cbs))
         for action, owner in owners.items():
             self.__dict__[action] = bind(action, owner, self)
 
@@ -68,11 +70,17 @@ class Dispatch:
         check_event(event)
         table = handler_table(self.cbs)
         if "fit" in self.levels:
-            self._table = table
+            self._keep_table(table)
         return table[event]
+
+    def _keep_table(self, table: dict[str, tuple[Handler, ...]]) -> None:
+        self._table = table
+        if type(self).callback is Dispatch.callback and "callback" not in vars(self):
+            self.unheard = frozenset(event for event, handlers in table.items() if not handlers)
 
     def _unbind(self) -> None:
         """Forget what `_resolve` found."""
+        self.unheard = frozenset()
         self._table, self._owners = {}, {}
         for action in ACTIONS:
             self.__dict__.pop(action, None)

@@ -124,9 +124,10 @@ class with_cbs:
             outer = getattr(o, "levels", ())
             o.levels = (*outer, level)
             try:
-                o.callback(before)
+                if before not in getattr(o, "unheard", ()):  # a call saved is a step nearer by hand
+                    o.callback(before)
                 result = f(o, *args, **kwargs)
-                if fires_after:
+                if fires_after and after not in getattr(o, "unheard", ()):
                     o.callback(after)
             except BaseException as error:
                 o.levels = outer
@@ -137,6 +138,8 @@ class with_cbs:
                     raise left  # noqa: B904  what it replaces stays visible as its context
                 return None
             o.levels = outer
+            if cleanup in getattr(o, "unheard", ()):
+                return result
             raised = _clean_up(o, cleanup, None)
             if raised is not None and not isinstance(raised, own_cancels(level, f)):
                 raise raised
