@@ -19,6 +19,7 @@ from .callbacks.capture import CapturePreds
 from .callbacks.checkpoint import CheckpointCB
 from .callbacks.closure import ClosureCB
 from .callbacks.device import ChannelsLastCB, DeterministicCB, DeviceCB
+from .callbacks.dropout import MCDropoutCB
 from .callbacks.gradients import ClipGradCB, GradAccumCB, NonFiniteCB
 from .callbacks.handlers import LambdaCB
 from .callbacks.limits import LimitBatchesCB, OverfitCB
@@ -70,9 +71,25 @@ from .data import (
     get_dls,
     inplace,
 )
+from .data.images import read_image
+from .data.pipeline import Pipeline
+from .export import load_learner
+from .infer import Prediction
 from .inference import Results
+from .insight import curves as _curves  # noqa: F401
+from .insight import diagnosis as _diagnosis  # noqa: F401
 from .insight import show as _show  # noqa: F401
+from .insight import summary as _summary  # noqa: F401
+from .insight.activations import (
+    ActivationStats,
+    HooksCallback,
+    append_stats,
+    get_hist,
+    get_min,
+)
+from .insight.gradient_stats import GradientStats
 from .insight.hooks import Hook, Hooks
+from .insight.interpret import Interpretation
 from .insight.lr_finder import LRFinderCB
 from .insight.plotting import get_grid, plot_func, show_image, show_images, subplots
 from .nn import (
@@ -87,18 +104,21 @@ from .nn import (
     act_gr,
     cnn_layers,
     conv,
+    create_model,
     get_model,
     init_weights,
     lsuv,
     lsuv_init,
     rand_copy,
     rand_erase,
+    register_model,
     resnet,
 )
 from .optim import optimizer, param_groups
 
 __all__ = [
     "ActionConflictError",
+    "ActivationStats",
     "ArrayLoader",
     "BaseSchedCB",
     "BatchSchedCB",
@@ -130,10 +150,13 @@ __all__ = [
     "GeneralRelu",
     "GlobalAvgPool",
     "GradAccumCB",
+    "GradientStats",
     "History",
     "HistoryBuffer",
     "Hook",
     "Hooks",
+    "HooksCallback",
+    "Interpretation",
     "JSONLLoggerCB",
     "LRFinderCB",
     "LambdaCB",
@@ -141,6 +164,7 @@ __all__ = [
     "LimitBatchesCB",
     "LogCB",
     "LoggerCB",
+    "MCDropoutCB",
     "MLflowCB",
     "MatmulPrecisionCB",
     "MemoryCB",
@@ -153,7 +177,9 @@ __all__ = [
     "NonFiniteCB",
     "Order",
     "OverfitCB",
+    "Pipeline",
     "PlateauCB",
+    "Prediction",
     "ProfilerCB",
     "ProgressCB",
     "RandCopy",
@@ -178,18 +204,23 @@ __all__ = [
     "accuracy",
     "accuracy_multi",
     "act_gr",
+    "append_stats",
     "cnn_layers",
     "collate_dict",
     "constant",
     "conv",
+    "create_model",
     "default_device",
     "fashion_mnist",
     "flat_cos",
     "get_dls",
     "get_grid",
+    "get_hist",
+    "get_min",
     "get_model",
     "init_weights",
     "inplace",
+    "load_learner",
     "log_values",
     "lsuv",
     "lsuv_init",
@@ -202,7 +233,9 @@ __all__ = [
     "plot_sched",
     "rand_copy",
     "rand_erase",
+    "read_image",
     "register_level",
+    "register_model",
     "resnet",
     "rmse",
     "run_cbs",

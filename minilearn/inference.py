@@ -229,6 +229,8 @@ def _write(writers: list[NpyWriter], found: list[Any]) -> None:
 
 def _loader(learn: Learner, dl: Any) -> Any:
     if isinstance(dl, str):
+        if dl in ("train", "valid"):  # also where dls is a tuple or list of the two
+            return pick_loader(learn.dls, dl == "train")
         return learn.dls[dl]
     if isinstance(dl, Tensor) or (isinstance(dl, Dataset) and not isinstance(dl, IterableDataset)):
         raise TypeError(

@@ -83,4 +83,4 @@ def tfm_batch(
 
     >>> BatchTransformCB(partial(tfm_batch, tfm_x=RandomCrop(2)), on_val=False)
     """
-    return tfm_x(b[0]), tfm_y(b[1]), *b[2:]
+    return tfm_x(b[0]), *map(tfm_y, b[1:2]), *b[2:]  # what is to be predicted has no second

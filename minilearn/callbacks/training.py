@@ -69,7 +69,10 @@ class TrainCB(Callback):
         if learn.loss_func is None:
             learn.preds, loss = own_loss(learn.preds)
         else:
-            loss = compare(learn.loss_func, learn.preds, self.split(learn.batch)[2])
+            targets = self.split(learn.batch)[2]
+            if self.targets and not len(targets) and isinstance(learn.batch, Mapping):
+                raise KeyError(self._lacks(self.targets[0], learn.batch))
+            loss = compare(learn.loss_func, learn.preds, targets)
         if isinstance(loss, Mapping):
             learn.loss_parts, loss = (
                 dict(loss),
@@ -116,7 +119,8 @@ class TrainCB(Callback):
 
     def _split_dict(self, batch: Mapping) -> tuple[Sequence[Any], Mapping[str, Any], Sequence[Any]]:
         try:
-            targets = [batch[name] for name in self.targets or ()]
+            known = any(name in batch for name in self.targets or ())  # else it is to be predicted
+            targets = [batch[name] for name in self.targets] if known else ()
             if self.inputs is None:
                 return (
                     (),
@@ -127,9 +131,10 @@ class TrainCB(Callback):
                 return (), {k: batch[name] for k, name in self.inputs.items()}, targets
             return [batch[name] for name in self.inputs], {}, targets
         except KeyError as e:
-            raise KeyError(
-                f"the batch has no {e}: it is {describe(batch)}. Name other inputs or targets."
-            ) from e
+            raise KeyError(self._lacks(e.args[0], batch)) from e
+
+    def _lacks(self, name: str, batch: Mapping) -> str:
+        return f"the batch has no {name!r}: it is {describe(batch)}. Name other inputs or targets."
 
     def __repr__(self) -> str:
         """Show the settings that were given."""

@@ -1,6 +1,6 @@
-"""See what the model sees: `learn.show_image_batch`.
+"""See what the model sees, and what it says: `show_image_batch`, `show_batch`, `show_results`.
 
-Stands on core and plotting.
+Stands on core, data and plotting.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from minilearn.core.callback import Callback, as_callbacks
 from minilearn.core.events import Order
 from minilearn.core.exceptions import CancelFitException
 from minilearn.core.learner import Learner
-from minilearn.core.scope import inner, participants
+from minilearn.core.scope import _own_copy, _undo_place, inner, participants
+from minilearn.core.seed import preserved_random_states
+from minilearn.core.stream import check_loader
+from minilearn.data.loaders import DataLoaders
+from minilearn.data.pipeline import class_names
 
 from .plotting import show_images
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from minilearn.data.loaders import DataLoaders
 
 
 @patch
@@ -44,8 +46,65 @@ def show_image_batch(self: Learner, max_n: int = 9, cbs: Any = None, **kwargs: A
     Raises:
         ValueError: the batch has no pictures.
     """
-    images = _pictures(_training_batch(self, cbs))[:max_n]
-    return show_images(_own_colours(images, self.dls), **kwargs)
+    images = pictures(_training_batch(self, cbs))[:max_n]
+    return show_images(own_colours(images, self.dls), **kwargs)
+
+
+@patch
+def show_batch(self: Learner, max_n: int = 9, cbs: Any = None, **kwargs: Any) -> np.ndarray:
+    """Show the pictures of a training batch with their classes, as the model would be given them.
+
+    Args:
+        self: the Learner.
+        max_n: how many pictures, at most.
+        cbs: further callbacks.
+        kwargs: go to `show_images`.
+    """
+    return _show_titled(_training_batch(self, cbs), self.dls, max_n, kwargs)
+
+
+@patch
+def show_batch(self: DataLoaders, max_n: int = 9, **kwargs: Any) -> np.ndarray:  # noqa: F811
+    """Show the pictures of a training batch with their classes; the loader keeps its place.
+
+    Args:
+        self: the loaders.
+        max_n: how many pictures, at most.
+        kwargs: go to `show_images`.
+    """
+    check_loader(self.train, True)
+    back = _undo_place(self.train)
+    with preserved_random_states():
+        batch = to_cpu(next(iter(_own_copy(self.train))))
+    back()
+    return _show_titled(batch, self, max_n, kwargs)
+
+
+@patch
+def show_results(
+    self: Learner, dl: Any = None, max_n: int = 9, cbs: Any = None, **kwargs: Any
+) -> np.ndarray:
+    """Show the first pictures of a data set as predicted / actual, wrong ones in red.
+
+    Args:
+        self: the Learner, of a classifier.
+        dl: a loader or the name of one, as in `get_preds`.
+        max_n: how many pictures, at most.
+        cbs: further callbacks.
+        kwargs: go to `show_images`.
+    """
+    found = next(self.iter_preds(dl, with_inputs=True, decoded=True, cbs=cbs))
+    images, targs, decided = pictures(found[0])[:max_n], found[2], found[3]
+    names = class_names(self.dls)
+    pairs = [
+        tuple(names[i] if names else i for i in pair)
+        for pair in zip(decided.tolist(), targs.tolist(), strict=True)
+    ][:max_n]
+    titles = [f"{predicted} / {actual}" for predicted, actual in pairs]
+    axs = show_images(own_colours(images, self.dls), titles=titles, **kwargs)
+    for (predicted, actual), ax in zip(pairs, axs.flat, strict=False):
+        ax.title.set_color("black" if predicted == actual else "red")
+    return axs
 
 
 class _TakeBatch(Callback):
@@ -65,7 +124,21 @@ def _training_batch(learn: Learner, cbs: Any) -> Any:
         return take.taken
 
 
-def _pictures(batch: Any) -> Tensor:
+def _show_titled(batch: Any, dls: Any, max_n: int, kwargs: dict[str, Any]) -> np.ndarray:
+    images = own_colours(pictures(batch)[:max_n], dls)
+    return show_images(images, **{"titles": _titles(batch, dls, max_n), **kwargs})
+
+
+def _titles(batch: Any, dls: Any, max_n: int) -> list[Any]:
+    """Return the classes of the pictures, where the last tensor of the batch holds some."""
+    numbers = list(tensors(batch))[-1]
+    if numbers.dim() != 1 or numbers.is_floating_point():
+        return []
+    names = class_names(dls)
+    return [names[i] if names else i for i in numbers[:max_n].tolist()]
+
+
+def pictures(batch: Any) -> Tensor:
     """Return the first tensor of a batch that is shaped like pictures."""
     found = [t for t in tensors(batch) if t.dim() in (3, 4)]
     if not found:
@@ -75,7 +148,8 @@ def _pictures(batch: Any) -> Tensor:
     return found[0]
 
 
-def _own_colours(images: Tensor, dls: DataLoaders) -> Tensor:
+def own_colours(images: Tensor, dls: Any) -> Tensor:
+    """Undo the normalisation of pictures (B, C, H, W), as far as `dls` knows it."""
     mean, std = getattr(dls, "mean", None), getattr(dls, "std", None)
     if mean is not None and std is not None and images.dim() == 4 and images.shape[1] == len(mean):
         images = images * std.view(-1, 1, 1) + mean.view(-1, 1, 1)

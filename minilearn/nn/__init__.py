@@ -19,6 +19,7 @@ from minilearn.nn.layers import (
     conv,
 )
 from minilearn.nn.models import get_model, resnet
+from minilearn.nn.registry import create_model, register_model
 
 __all__ = [
     "Dropout",
@@ -32,11 +33,13 @@ __all__ = [
     "act_gr",
     "cnn_layers",
     "conv",
+    "create_model",
     "get_model",
     "init_weights",
     "lsuv",
     "lsuv_init",
     "rand_copy",
     "rand_erase",
+    "register_model",
     "resnet",
 ]

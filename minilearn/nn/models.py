@@ -1,6 +1,7 @@
 """Two small image classifiers: a plain CNN and a ResNet.
 
-Stands on layers and core.batch. Both average over height and width, and so take any image size.
+Stands on layers, registry and core.batch. Both average over height and width, and so take any image
+size.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from torch import nn
 
 from minilearn.core.batch import default_device
 from minilearn.nn.layers import GlobalAvgPool, Maker, ResBlock, act_gr, conv
+from minilearn.nn.registry import register_model
 
 __all__ = ["get_model", "resnet"]
 
 
+@register_model
 def get_model(
     act: Maker | bool | None = nn.ReLU,
     nfs: Sequence[int] | None = None,
@@ -45,6 +48,7 @@ def get_model(
     return nn.Sequential(*layers, *head).to(default_device())
 
 
+@register_model
 def resnet(
     n_in: int = 1,
     n_out: int = 10,

@@ -1,0 +1,349 @@
+"""Put a trained model into a folder, and predict from it anywhere: `export`, `load_learner`.
+
+Stands on programs and inference. A folder holds data alone: weights, a JSON card, and by choice
+the model's graph.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from fastcore.basics import patch
+from torch import Tensor, nn
+
+from .callbacks.augment import BatchTransformCB
+from .callbacks.device import DeviceCB
+from .callbacks.training import TrainCB
+from .core.batch import batch_size, default_device, describe, map_batch, tensors
+from .core.callback import Callback
+from .core.events import Order
+from .core.exceptions import CancelFitException
+from .core.learner import Learner
+from .core.scope import inner, participants
+from .core.seed import preserved_random_states
+from .core.stream import check_loader, pick_loader
+from .core.weights import clean_state, load_state
+from .data.loaders import DataLoaders
+from .data.ordered import ordered
+from .data.pipeline import Pipeline, class_names
+from .infer import chooses
+from .nn.registry import MODELS, built_by, create_model
+
+__all__ = ["load_learner"]
+
+CARD, WEIGHTS, GRAPH, ONNX = "card.json", "model.safetensors", "model.pt2", "model.onnx"
+N_CHECKED = 4  # rows; torch.export takes a single one for a constant
+WAYS = (
+    "An export can hold a model in two ways: made by a registered function (@register_model) with "
+    "arguments for JSON, or as its graph, export(..., pt2=True)."
+)
+
+
+@patch
+def export(self: Learner, folder: str | Path, *, pt2: bool = False, onnx: bool = False) -> Path:
+    """Write a folder from which `load_learner` predicts, without the script that trained.
+
+    It holds the weights (`model.safetensors`; averaged ones where the Learner validates those) and
+    `card.json`: how the model is made, `dls.pipeline`, class names, shapes of inputs, metrics,
+    history, versions. Everything is loaded again and compared on a batch before the folder takes
+    its name; an older export there is replaced only then.
+
+    Args:
+        self: the Learner, with a validation or training loader. Nothing about it changes.
+        folder: a new folder, an empty one, or an older export.
+        pt2: also write the model's graph, `model.pt2`, which needs no code to be made again.
+        onnx: also write `model.onnx`; needs the packages onnx, onnxscript and onnxruntime.
+
+    Returns:
+        The path of the folder.
+
+    Raises:
+        ValueError: the model cannot be made again, a function changes what it is given, or what
+            was loaded again predicts otherwise. Says which part.
+        FileExistsError: `folder` holds other files.
+    """
+    folder = Path(folder)
+    for where, function in _functions(self):
+        name = getattr(function, "__qualname__", None) or repr(function)
+        raise ValueError(
+            f"{where} is a function ({name}), and an export holds data alone. Describe what it "
+            "does in learn.dls.pipeline = Pipeline(...), let a layer of the model do it, or keep "
+            "it out of predictions: BatchTransformCB(..., on_val=False)."
+        )
+    made_by, taken = _made_by(self.model, pt2), _take(self)
+    with preserved_random_states(), torch.no_grad(), _complete_or_absent(folder) as part:
+        _write(taken, _card(self, made_by, taken), part, pt2, onnx)
+    return folder
+
+
+def load_learner(path: str | Path, device: Any = None, *, trusted: bool = False) -> Learner:
+    """Load what `learn.export` wrote, for predictions: `infer`, `get_preds`, `tta`.
+
+    No code of the folder is run, and nothing is unpickled: the model is made by a function that is
+    registered here, else from its graph.
+
+    Args:
+        path: the folder; or the file of a whole Learner that `torch.save` wrote.
+        device: where to predict; by default the best there is.
+        trusted: allow a whole Learner, whose file may run any code when it is loaded.
+
+    Raises:
+        ValueError: this is a whole Learner, and `trusted` is not set; the model is not registered
+            here and has no graph; or a graph holds more than data.
+        FileNotFoundError: there is no export.
+    """
+    path = Path(path)
+    if path.is_file():
+        return _unpickled(path, device, trusted)
+    if not (path / CARD).is_file():
+        raise FileNotFoundError(f"{path} is no folder of learn.export: it has no {CARD}")
+    card = json.loads((path / CARD).read_text())
+    dls = DataLoaders()
+    dls.pipeline = Pipeline(**card["pipeline"])
+    device = default_device() if device is None else torch.device(device)
+    cbs = [TrainCB(**card["batch"]), DeviceCB(device)]
+    return Learner(_model(path, card["model"], device), dls, None, cbs=cbs)
+
+
+def _unpickled(path: Path, device: Any, trusted: bool) -> Learner:
+    if not trusted:
+        raise ValueError(
+            f"{path} is a file, not a folder of learn.export. A whole Learner in a file runs code "
+            "when it is loaded: pass trusted=True if you know who made it."
+        )
+    return torch.load(path, map_location=device, weights_only=False)
+
+
+def _model(path: Path, made_by: dict[str, Any] | None, device: Any = "cpu") -> nn.Module:
+    if (path / GRAPH).is_file() and (made_by is None or made_by["name"] not in MODELS):
+        from .programs import load_program
+
+        return load_program(path / GRAPH, device)
+    from safetensors.torch import load_file
+
+    with preserved_random_states():
+        model = create_model(made_by["name"], **made_by["arguments"]).to(device)
+    load_state(model, load_file(path / WEIGHTS), source=str(path / WEIGHTS))
+    return model.eval()
+
+
+# ---- what is exported ----
+
+
+@dataclass
+class _Taken:
+    """A copy of the model as it is judged, on the CPU, and a batch of what it is given."""
+
+    model: nn.Module
+    args: tuple
+    kwargs: dict[str, Any]
+    size: int
+    settings: dict[str, Any]  # how batches are split
+
+    def inputs(self, n: int) -> tuple[tuple, dict[str, Any]]:
+        """Return `n` rows of the inputs, by position and by keyword."""
+        rows = torch.arange(n) % self.size
+
+        def few(t: Tensor) -> Tensor:
+            return t[rows] if t.dim() and len(t) == self.size else t
+
+        return map_batch(few, (self.args, self.kwargs))
+
+
+class _Take(Callback):
+    """Takes the model and a batch where it has just predicted, averages of weights swapped in."""
+
+    order = Order.STOP
+
+    def after_predict(self, learn: Learner) -> None:
+        owner = learn.owner("get_loss")
+        split = owner.split if hasattr(owner, "split") else TrainCB().split
+        args, kwargs, _ = split(learn.batch)
+        if not _close(
+            _bare(learn.model)(*args, **kwargs), learn.preds, 0.05
+        ):  # as in half precision
+            raise ValueError(
+                "what this Learner predicts is not what its model gives for the batch: a callback, "
+                "or a predict of its own, changes it. Let the model do so, or leave it out."
+            )
+        model = copy.deepcopy(_bare(learn.model)).cpu().eval()
+        args, kwargs = map_batch(lambda t: t.detach().cpu(), (tuple(args), dict(kwargs)))
+        settings = dict(getattr(owner, "settings", {}))
+        self.taken = _Taken(model, args, kwargs, batch_size((*args, kwargs)), settings)
+        raise CancelFitException
+
+
+def _take(learn: Learner) -> _Taken:
+    dl = next((dl for t in (False, True) if (dl := pick_loader(learn.dls, t)) is not None), None)
+    check_loader(dl, False)
+    take = _Take()
+    with inner(learn, [*participants(learn), take], valid=ordered(dl)):
+        learn.fit(1, train=False)
+        return take.taken
+
+
+def _functions(learn: Learner) -> Iterator[tuple[str, Any]]:
+    """Yield where a function prepares what the model is given, and the function."""
+    for i, cb in enumerate(learn.cbs):
+        if isinstance(cb, BatchTransformCB) and cb.on_val:
+            yield f"learn.cbs[{i}].tfm", cb.tfm
+    if (pipeline := getattr(learn.dls, "pipeline", None)) is not None:
+        owners = {"learn.dls.pipeline": vars(pipeline)}
+    else:
+        loaders = {name: pick_loader(learn.dls, name == "train") for name in ("train", "valid")}
+        owners = {f"learn.dls.{n}.dataset": _settings(dl) for n, dl in loaders.items()}
+    for where, settings in owners.items():
+        for name, value in settings.items():
+            if callable(value) and not isinstance(value, type) and not name.startswith("_"):
+                yield f"{where}.{name}", value
+
+
+def _settings(dl: Any) -> dict[str, Any]:
+    """Return the attributes of a loader's data set, and the transform of one of `datasets`."""
+    ds = getattr(dl, "dataset", None)
+    own = dict(vars(ds)) if hasattr(ds, "__dict__") else {}
+    form = getattr(ds, "format", None)
+    return own | (form.get("format_kwargs", {}) if isinstance(form, dict) else {})
+
+
+def _made_by(model: Any, pt2: bool) -> dict[str, Any] | None:
+    """Return the registered function and the arguments that made the model."""
+    try:
+        known = built_by(_bare(model))
+    except ValueError as e:
+        if not pt2:
+            raise ValueError(f"the model cannot be made again: {e}. {WAYS}") from e
+        return None
+    if known is None and not pt2:
+        raise ValueError(f"nothing says how {type(_bare(model)).__name__} was made. {WAYS}")
+    return known and dict(zip(("name", "arguments"), known, strict=True))
+
+
+def _card(learn: Learner, made_by: dict[str, Any] | None, taken: _Taken) -> dict[str, Any]:
+    pipeline = getattr(learn.dls, "pipeline", None) or Pipeline(classes=class_names(learn.dls))
+    args, kwargs = taken.inputs(1)
+    if pipeline.classes is None and chooses(learn):  # so that numbers are answered where it is used
+        k = next(tensors(taken.model(*args, **kwargs))).shape[1]
+        pipeline = replace(pipeline, classes=list(range(k)))
+    inputs = kwargs or {str(i): x for i, x in enumerate(args)}
+    return {
+        "versions": {n: version(n) for n in ("minilearn", "torch")},
+        "model": made_by,
+        "inputs": {name: describe(x) for name, x in inputs.items()},
+        "batch": taken.settings,
+        "pipeline": asdict(pipeline),
+        "metrics": _plain(learn.history[-1] if learn.history else {}),
+        "history": [_plain(row) for row in learn.history],
+    }
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row that JSON can hold, which knows no infinity."""
+    finite = (int, str, bool, type(None))
+    return {
+        k: v if isinstance(v, finite) or isinstance(v, float) and math.isfinite(v) else str(v)
+        for k, v in row.items()
+    }
+
+
+# ---- files ----
+
+
+def _write(taken: _Taken, card: dict[str, Any], part: Path, pt2: bool, onnx: bool) -> None:
+    from safetensors.torch import save
+
+    (part / CARD).write_text(json.dumps(card, indent=1))
+    state = clean_state(taken.model.state_dict())
+    state = {
+        name: t.detach().clone(memory_format=torch.contiguous_format) for name, t in state.items()
+    }
+    (part / WEIGHTS).write_bytes(save(state))
+    if pt2 or onnx:
+        from .programs import run_onnx, save_onnx, save_program, trace
+
+        program = trace(taken.model, *taken.inputs(N_CHECKED), N_CHECKED)
+    if pt2:
+        save_program(program, part / GRAPH)
+        _check(GRAPH, taken, _model(part, None))
+    if onnx:
+        save_onnx(program, part / ONNX)
+        _check(ONNX, taken, partial(run_onnx, part / ONNX))
+    if card["model"] is not None:
+        _check(WEIGHTS, taken, _model(part, card["model"]))
+
+
+def _check(file: str, taken: _Taken, again: Callable[..., Any]) -> None:
+    """Raise where what was loaded again predicts otherwise, for one row or several.
+
+    Raises:
+        ValueError: it does; names the file.
+    """
+    for n in (N_CHECKED, 1):
+        args, kwargs = taken.inputs(n)
+        if not _close(again(*args, **kwargs), taken.model(*args, **kwargs), 1e-4):
+            raise ValueError(
+                f"the model loaded again from {file} predicts otherwise for a batch of {n}: it was "
+                f"changed after it was made, or its graph depends on the batch. {WAYS}"
+            )
+
+
+def _close(ours: Any, theirs: Any, tolerance: float) -> bool:
+    """Return whether two outputs are equal up to a share of their largest number."""
+    pairs = list(zip(tensors(_logits(ours)), tensors(_logits(theirs)), strict=False))
+    return bool(pairs) and all(
+        a.shape == b.shape
+        and (a.float() - b.float()).abs().max() <= tolerance * (1 + b.float().abs().max())
+        for a, b in pairs
+    )
+
+
+def _logits(output: Any) -> Any:
+    return getattr(output, "logits", output)
+
+
+def _bare(model: Any) -> Any:
+    """Return a model without the wrappers of torch.compile and of several processes."""
+    wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+    while (bare := getattr(model, "_orig_mod", None)) is not None or isinstance(model, wrappers):
+        model = model.module if bare is None else bare
+    return model
+
+
+@contextmanager
+def _complete_or_absent(folder: Path) -> Iterator[Path]:
+    """Give a folder to write to, which takes the name `folder` when all is written.
+
+    Raises:
+        FileExistsError: `folder` holds other files than an export's.
+    """
+    folder = folder.absolute()
+    others = (
+        {p.name for p in folder.iterdir()} - {CARD, WEIGHTS, GRAPH, ONNX} if folder.exists() else ()
+    )
+    if others:
+        raise FileExistsError(f"{folder} holds other files ({min(others)}); name another folder")
+    part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    old = part.with_suffix(".old")
+    part.mkdir(parents=True)
+    try:
+        yield part
+        if folder.exists():
+            folder.rename(old)
+        part.rename(folder)
+    finally:
+        if old.exists() and not folder.exists():
+            old.rename(folder)
+        for left in (part, old):
+            shutil.rmtree(left, ignore_errors=True)

@@ -1,0 +1,160 @@
+"""Models as graphs in files: `.pt2` of torch.export, and ONNX.
+
+Stands on core. torch reads its `.pt2` files with pickle, `eval` and `exec`; here each is first made
+anew of the parts that are nothing but numbers, names of tensors and torch's own operators.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .core.batch import map_batch
+
+PARTS = re.compile(
+    r"archive_(format|version)|byteorder|\.data/(version|serialization_id)|models/model\.json"
+    r"|data/(weights|constants)/((weight|tensor)_\d+|model_(weights|constants)_config\.json)"
+)
+_SYMBOL = r"Symbol\('\w+'(?:, \w+=(?:True|False))*\)|[su]\d"  # sizes; torch evaluates them
+_TERM = rf"(?:{_SYMBOL}|Integer|Add|Mul|Pow|FloorDiv|CleanDiv|Mod|PythonMod|Max|Min|\d|[-+*/(), ])"
+_OPS = "add|sub|mul|truediv|floordiv|mod|pow|neg|getitem|eq|ne|lt|le|gt|ge|and_|or_|not_"
+RULES = {  # what the values of these keys must look like, wherever they stand
+    "target": rf"torch\.ops\.(aten|prims)\.\w+\.\w+|_operator\.({_OPS})"
+    r"|torch\.ops\.higher_order\.wrap_with_(set_grad_enabled|autocast)|torch\.sym_\w+|",
+    "as_operator": r"torch\.ops\.(aten|prims)\.\w+\.\w+",
+    "expr_str": f"{_TERM}+",
+    "path_name": r"(weight|tensor)_\d+",
+    "in_spec": "(?!.*__enum__).*",
+    "out_spec": "(?!.*__enum__).*",
+    "use_pickle": "False",
+}
+DROPPED = {"metadata": {}, "guards_code": []}  # source lines with their paths; code to run
+
+
+class Program(nn.Module):
+    """A model loaded from a `.pt2` file; it was written in eval mode and stays in it."""
+
+    def __init__(self, program: torch.export.ExportedProgram) -> None:
+        super().__init__()
+        self.graph = program.module()
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the graph."""
+        return self.graph(*args, **kwargs)
+
+    def train(self, mode: bool = True) -> Program:
+        """Do nothing: the graph has one mode."""
+        return self
+
+
+class _Bare(nn.Module):
+    """Gives the logits of models that return objects, which another process may not know."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        output = self.model(*args, **kwargs)
+        return getattr(output, "logits", output)
+
+
+def trace(model: nn.Module, args: tuple, kwargs: dict, size: int) -> torch.export.ExportedProgram:
+    """Write down what `model` computes, for batches of any size.
+
+    Args:
+        model: in eval mode.
+        args: its inputs by position.
+        kwargs: its inputs by keyword.
+        size: B in these inputs, at least 2.
+    """
+
+    def free(x: Tensor) -> Any:
+        return {0: torch.export.Dim.AUTO} if x.dim() and len(x) == size else None
+
+    inputs = {name: value for name, value in (("args", args), ("kwargs", kwargs)) if value}
+    shapes = map_batch(free, inputs)
+    return torch.export.export(_Bare(model), args, kwargs, dynamic_shapes=shapes)
+
+
+def save_program(program: torch.export.ExportedProgram, path: Path) -> None:
+    """Write a `.pt2` file that holds what `load_program` takes, and no path of this machine."""
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)
+    path.write_bytes(cleaned(buffer).getvalue())
+
+
+def load_program(path: Path, device: Any = "cpu") -> Program:
+    """Load a `.pt2` file of `save_program` without running anything of it.
+
+    Raises:
+        ValueError: it holds more than numbers and torch's own operators.
+    """
+    from torch.export.passes import move_to_device_pass
+
+    program = torch.export.load(cleaned(path))
+    return Program(move_to_device_pass(program, device))
+
+
+def cleaned(file: Any) -> io.BytesIO:
+    """Make a `.pt2` archive anew of the parts that hold data alone.
+
+    Raises:
+        ValueError: a part, or something in it, could make torch run code; names it.
+    """
+    made = io.BytesIO()
+    with zipfile.ZipFile(file) as old, zipfile.ZipFile(made, "w") as new:
+        for entry in old.namelist():
+            name = entry.partition("/")[2]
+            content = old.read(entry)
+            if name == "data/sample_inputs/model.pt":
+                content = b""  # a pickle
+            elif not PARTS.fullmatch(name):
+                raise ValueError(f"{name!r} in the .pt2 file could run code; it is not loaded")
+            elif name.endswith(".json"):
+                content = json.dumps(_checked(json.loads(content))).encode()
+            new.writestr(f"model/{name}", content)
+    made.seek(0)
+    return made
+
+
+def _checked(node: Any) -> Any:
+    """Return JSON without what is dropped; every value of a key in RULES is as it must be."""
+    if isinstance(node, list):
+        return [_checked(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    for key, value in node.items():
+        pattern = RULES.get(key)
+        if (
+            pattern
+            and not isinstance(value, (dict, list))
+            and not re.fullmatch(pattern, str(value))
+        ):
+            raise ValueError(f"{key}={value!r} in the .pt2 file could run code; it is not loaded")
+    for name in node.get("range_constraints", ()):
+        _checked({"expr_str": name})
+    return {key: DROPPED.get(key, _checked(value)) for key, value in node.items()}
+
+
+def save_onnx(program: torch.export.ExportedProgram, path: Path) -> None:
+    """Write an ONNX file; needs the packages onnx and onnxscript."""
+    torch.onnx.export(program, f=path, external_data=False, verbose=False)
+
+
+def run_onnx(path: Path, *args: Tensor, **kwargs: Tensor) -> list[Tensor]:
+    """Run an ONNX file by onnxruntime, on the CPU."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [node.name for node in session.get_inputs()]
+    values = kwargs if set(names) <= set(kwargs) else dict(zip(names, args, strict=True))
+    feeds = {name: value.numpy() for name, value in values.items() if name in names}
+    return [torch.from_numpy(array) for array in session.run(None, feeds)]
