@@ -37,8 +37,8 @@ class HistoryBuffer:
         """The values in the window, the oldest first."""
         if tensors := [value for value in self._window if isinstance(value, Tensor)]:
             read = iter(torch.stack(tensors).tolist())  # one wait for all
-            values = [next(read) if isinstance(v, Tensor) else v for v in self._window]
-            self._window.extend(values)
+            for i, value in enumerate(self._window):
+                self._window[i] = next(read) if isinstance(value, Tensor) else value
         return list(self._window)
 
     @property

@@ -50,7 +50,8 @@ class LogCB(LoggerCB):
             after_round, cleanup_fit
     Order:  REPORT
     Reads:  scratch, opt, training, steps_done, loss, loss_parts, loss_func, epoch, history, levels,
-            error, n_items, n_steps, n_batches, iter, pass_length, dls, plan, batches_per_step
+            error, n_items, n_steps, n_batches, iter, pass_length, dls, plan, batches_per_step,
+            valid_name
     Writes:
     Syncs: once in `every` updates
     """
@@ -108,7 +109,8 @@ class LogCB(LoggerCB):
             self._train += seconds
             self._updates += learn.steps_done - self._first
         else:
-            self._valid, self._validations = self._valid + seconds, self._validations + 1
+            self._valid += seconds
+            self._validations += learn.valid_name is None  # named sets belong to the same one
 
     def cleanup_fit(self, learn: Learner) -> None:
         """Write the last row, and close the file."""
@@ -139,7 +141,8 @@ class LogCB(LoggerCB):
         a_validation = (n_batches(pick_loader(learn.dls, False)) or 0) * batch_s / 3  # a guess
         if self._validations:
             a_validation = self._valid / self._validations
-        seconds = updates * step_s + math.ceil(updates / a_round) * a_validation
+        rounds = math.ceil(learn.n_steps / a_round) - math.ceil(learn.steps_done / a_round) + 1
+        seconds = updates * step_s + rounds * a_validation
         return str(timedelta(seconds=round(seconds)))
 
     def _write(self, row: dict[str, Any]) -> None:

@@ -85,19 +85,21 @@ class TimerCB(Callback):
             )
 
     def _wrap(self, learn: Learner) -> None:
-        table = learn._table
-        if table is self._table:
+        if learn._table is self._table:
             return
-        for event, handlers in table.items():
-            table[event] = tuple(self._timed(h, event, learn) for h in handlers)
+        table = {
+            event: tuple(self._timed(handler, event, learn) for handler in handlers)
+            for event, handlers in learn._table.items()
+        }
         table["before_epoch"] += (self._epoch_begins,)  # what follows is the loader's time
         table["before_batch"] = (self._data_came, *table["before_batch"])
         table["cleanup_batch"] += (self._batch_ends,)
+        learn._keep_table(table)
+        self._table = table
         for action in ACTIONS:
             if action in vars(learn):
                 who = type(learn.owner(action)).__name__
                 vars(learn)[action] = self._timer(vars(learn)[action], "model", who, action, learn)
-        self._table = table
 
     def _timed(self, handler: Callable, event: str, learn: Learner) -> Callable:
         if isinstance(handler, CleanUp):
