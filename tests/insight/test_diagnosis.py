@@ -1,0 +1,161 @@
+"""Gradient statistics equal those by hand; diagnose names broken layers, and nothing that works."""
+
+from functools import partial
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn, optim
+
+from minilearn.callbacks.gradients import GradAccumCB
+from minilearn.callbacks.training import TrainCB
+from minilearn.core.learner import Learner
+from minilearn.core.train_learner import MomentumLearner, TrainLearner
+from minilearn.data import DataLoaders, fashion_mnist
+from minilearn.insight import diagnosis  # noqa: F401  adds the method
+from minilearn.insight.gradient_stats import GradientStats
+from minilearn.nn import act_gr, get_model, init_weights
+from tests.insight.test_lr_finder import check_no_trace
+from tests.toys import Before, batches
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
+
+
+def learner(*cbs, model=None, **kwargs):
+    dls = (batches(5, 8, seed=1), None)
+    return Learner(model or net(), dls, F.mse_loss, cbs=[TrainCB(), *cbs], **{"lr": 0.1} | kwargs)
+
+
+def by_hand(model, lr, every):
+    norms, ratios = [], []
+    opt = optim.SGD(model.parameters(), lr, momentum=0.9)
+    layers = [list(m.parameters()) for m in model if list(m.parameters())]
+    join = lambda tensors: torch.cat([t.flatten() for t in tensors])  # noqa: E731
+    for i, (x, y) in enumerate(batches(5, 8, seed=1)):
+        F.mse_loss(model(x), y).backward()
+        old = [join(ps).detach().clone() for ps in layers]
+        grads = [join([p.grad for p in ps]).norm() for ps in layers]
+        opt.step()
+        opt.zero_grad()
+        if i % every == 0:
+            norms.append(torch.stack(grads))
+            ratios.append(
+                torch.stack(
+                    [
+                        (join(ps).detach() - o).norm() / o.norm()
+                        for ps, o in zip(layers, old, strict=True)
+                    ]
+                )
+            )
+    return torch.stack(norms), torch.stack(ratios)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_norms_and_ratios_equal_those_by_hand(every):
+    stats = GradientStats(every=every)
+    learn = learner(opt_func=partial(optim.SGD, momentum=0.9))
+    kept = Before(learn)
+    learn.fit(1, cbs=stats)
+    kept.assert_nothing_left()
+    norms, ratios = by_hand(net(), 0.1, every)
+    torch.testing.assert_close(stats.norms, norms)
+    torch.testing.assert_close(stats.ratios, ratios)
+    assert stats.names == ["0 Linear", "1 BatchNorm1d", "3 Linear"]
+
+
+def test_a_group_of_batches_is_one_record():
+    stats = GradientStats()
+    learner(GradAccumCB(2), stats).fit(1)
+    assert stats.norms.shape == (3, 3)
+
+
+def test_gradient_plot():
+    stats = GradientStats()
+    with pytest.raises(ValueError, match="no update was recorded"):
+        stats.plot_stats()
+    learner(stats).fit(1)
+    norms, ratios = stats.plot_stats()
+    assert [line.get_label() for line in norms.lines] == stats.names
+    assert ratios.get_yscale() == "log"
+    plt.close("all")
+
+
+@pytest.fixture(scope="module")
+def dls():
+    return DataLoaders.from_dd(fashion_mnist(), 256)
+
+
+@pytest.fixture(scope="module")
+def failing(dls):
+    """The seed's failing CNN: plain convolutions and ReLU at a rate of 0.6."""
+    torch.manual_seed(3)
+    learn = TrainLearner(get_model(), dls, F.cross_entropy, lr=0.6)
+    learn.fit(1, valid=False)
+    return learn
+
+
+def dead_by_hand(learn, near=0.05, n=50):
+    """The ReLUs with over 90% of their values near zero, in the loader's first batches."""
+    shares, x = {}, learn.dls.train.dataset
+    with torch.no_grad():
+        for xb, _ in learn.dls.train:
+            x = xb
+            for i, block in enumerate(learn.model):
+                for j, m in enumerate(block if isinstance(block, nn.Sequential) else [block]):
+                    x = m(x)
+                    if isinstance(m, nn.ReLU):
+                        shares.setdefault(f"{i}.{j} ReLU", []).append(
+                            (x.abs() < near).float().mean()
+                        )
+    return {name for name, values in shares.items() if torch.stack(values).mean() > 0.9}
+
+
+def test_the_failing_cnn_is_named(failing):
+    found = failing.diagnose()
+    named = {" ".join(line.split()[:2]) for line in found if " is dead" in line and "ReLU" in line}
+    assert named == dead_by_hand(failing) and named
+    assert "\n".join(found) == repr(found)
+
+
+def test_the_tuned_cnn_is_left_in_peace(dls):
+    torch.manual_seed(1)
+    model = get_model(act_gr, norm=nn.BatchNorm2d).apply(partial(init_weights, leaky=0.1))
+    learn = MomentumLearner(model, dls, F.cross_entropy, lr=0.2)
+    learn.fit(2, valid=False)
+    assert learn.diagnose() == []
+    assert "no layer" in repr(learn.diagnose())
+
+
+def test_exploding_and_frozen_layers_are_named():
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 1))
+    model[1].weight.data *= 1e6
+    assert any("1 Linear is exploding" in line for line in learner(model=model).diagnose())
+    model[1].weight.data.fill_(torch.nan)
+    found = learner(model=model).diagnose(2)
+    assert "1 Linear is exploding: not all values are finite" in found
+    assert "0 Linear is exploding: its gradient is not finite" in found
+
+    class Cut(nn.Module):
+        def forward(self, x):
+            return x.detach()
+
+    cut = nn.Sequential(nn.Linear(3, 4), Cut(), nn.Linear(4, 4), nn.Linear(4, 1))
+    cut[2].requires_grad_(False)
+    assert learner(model=cut).diagnose() == ["0 Linear is frozen: no gradient reaches its weights"]
+
+
+def test_thresholds_are_arguments():
+    learn = learner()
+    assert learn.diagnose() == []
+    assert any("2 ReLU is dead" in line for line in learn.diagnose(dead=0.3))
+    assert any("exploding" in line for line in learn.diagnose(exploding=0.01))
+    assert any("frozen" in line for line in learn.diagnose(frozen=1e3))
+
+
+@pytest.mark.parametrize("cbs", [[], [GradAccumCB(2)]])
+def test_diagnose_changes_nothing(cbs):
+    check_no_trace(learner(*cbs), lambda learn: learn.diagnose(12))
