@@ -51,14 +51,15 @@ class _Averages(Callback):
 
     def before_epoch(self, learn: Learner) -> None:
         """Begin the averages with the first training pass; swap them in for a validation."""
-        if not learn.training:
-            if self.n_averaged and self._live is None and self._fit_to(learn.model):
-                self._swapped_at = learn.depth
-                self._swap_in()
-        elif not learn.depth:  # what a probe trains will be undone
+        goes_on = learn.training or self._loaded is not None  # a resume may begin with a validation
+        if goes_on and not learn.depth:  # what a probe trains will be undone
             if not self._trains:
                 self._begin(learn)
             self._follow(learn.model)
+        if not learn.training and self.n_averaged and self._live is None:
+            if self._fit_to(learn.model):
+                self._swapped_at = learn.depth
+                self._swap_in()
 
     @torch.no_grad()
     def after_step(self, learn: Learner) -> None:

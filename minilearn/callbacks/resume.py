@@ -110,8 +110,8 @@ class Resume(Callback):
         self._waits = state["place"] in ("pass", "validation")
         if plan.cuts and state["place"] == "round":  # the fit looks ahead in it
             self._restore_stream(learn, pick_loader(learn.dls, True))
-        if not self._waits:
-            restore_random_states(_unpacked(state["random"]))
+        # before a validation, too: behind it the loop puts back what it met
+        restore_random_states(_unpacked(state["random"]))
 
     def before_epoch(self, learn: Learner) -> None:
         """Go to the batch in the pass."""
@@ -221,10 +221,12 @@ def _loaders(learn: Learner) -> Iterator[tuple[str, Any]]:
 
 
 def _packed(states: RandomStates) -> dict[str, Any]:
-    numpy = states.numpy
-    if numpy is not None:  # (name, keys, position, and two of the normal distribution)
-        numpy = [numpy[0], torch.from_numpy(numpy[1].astype("int64")), *numpy[2:]]
-    return {"python": states.python, "numpy": numpy, "torch": states.torch, "device": states.device}
+    kind, numbers, normal = states.python
+    packed = {"python": [kind, torch.tensor(numbers), normal], "numpy": states.numpy}
+    if states.numpy is not None:  # (name, numbers, position, and two of the normal distribution)
+        name, numbers, *rest = states.numpy
+        packed["numpy"] = [name, torch.from_numpy(numbers.astype("int64")), *rest]
+    return packed | {"torch": states.torch, "device": states.device}
 
 
 def _unpacked(packed: dict[str, Any]) -> RandomStates:
@@ -236,7 +238,8 @@ def _unpacked(packed: dict[str, Any]) -> RandomStates:
     if device is not None and not _fits_here(device):
         warnings.warn("the random states of the checkpoint's devices do not fit here", stacklevel=2)
         device = None
-    return RandomStates(packed["python"], numpy, packed["torch"], device)
+    kind, numbers, normal = packed["python"]
+    return RandomStates((kind, tuple(numbers.tolist()), normal), numpy, packed["torch"], device)
 
 
 def _fits_here(states: Any) -> bool:

@@ -93,8 +93,8 @@ class BaseSchedCB(Callback):
         self.schedo, self.steps, self._running = None, 0, False
 
     def before_epoch(self, learn: Learner) -> None:
-        """Make the scheduler, before the first training pass."""
-        if learn.training and not self._running:
+        """Make the scheduler, before the first training pass or to go on with a state."""
+        if (learn.training or self._state is not None) and not self._running:
             self._make(learn)
 
     def cleanup_fit(self, learn: Learner) -> None:
