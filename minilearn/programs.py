@@ -47,7 +47,7 @@ class Program(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the graph."""
-        return self.graph(*args, **kwargs)
+        return self.graph(args, kwargs)
 
     def train(self, mode: bool = True) -> Program:
         """Do nothing: the graph has one mode."""
@@ -55,13 +55,13 @@ class Program(nn.Module):
 
 
 class _Bare(nn.Module):
-    """Gives the logits of models that return objects, which another process may not know."""
+    """Takes any inputs as two; gives the logits where a model returns an object of a library."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, args: tuple, kwargs: dict) -> Any:
         output = self.model(*args, **kwargs)
         return getattr(output, "logits", output)
 
@@ -79,9 +79,8 @@ def trace(model: nn.Module, args: tuple, kwargs: dict, size: int) -> torch.expor
     def free(x: Tensor) -> Any:
         return {0: torch.export.Dim.AUTO} if x.dim() and len(x) == size else None
 
-    inputs = {name: value for name, value in (("args", args), ("kwargs", kwargs)) if value}
-    shapes = map_batch(free, inputs)
-    return torch.export.export(_Bare(model), args, kwargs, dynamic_shapes=shapes)
+    inputs = (args, kwargs)
+    return torch.export.export(_Bare(model), inputs, dynamic_shapes=map_batch(free, inputs))
 
 
 def save_program(program: torch.export.ExportedProgram, path: Path) -> None:
@@ -146,7 +145,9 @@ def _checked(node: Any) -> Any:
 
 def save_onnx(program: torch.export.ExportedProgram, path: Path) -> None:
     """Write an ONNX file; needs the packages onnx and onnxscript."""
-    torch.onnx.export(program, f=path, external_data=False, verbose=False)
+    args, kwargs = program.example_inputs[0]
+    names = [f"input_{i}" for i in range(len(args))] + list(kwargs)
+    torch.onnx.export(program, f=path, input_names=names, external_data=False, verbose=False)
 
 
 def run_onnx(path: Path, *args: Tensor, **kwargs: Tensor) -> list[Tensor]:
@@ -154,7 +155,6 @@ def run_onnx(path: Path, *args: Tensor, **kwargs: Tensor) -> list[Tensor]:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    names = [node.name for node in session.get_inputs()]
-    values = kwargs if set(names) <= set(kwargs) else dict(zip(names, args, strict=True))
-    feeds = {name: value.numpy() for name, value in values.items() if name in names}
+    inputs = {f"input_{i}": x for i, x in enumerate(args)} | kwargs
+    feeds = {node.name: inputs[node.name].numpy() for node in session.get_inputs()}
     return [torch.from_numpy(array) for array in session.run(None, feeds)]
