@@ -32,7 +32,7 @@ class ClosureCB(TrainCB):
 
     Events: before_fit, predict, get_loss, backward, step, zero_grad
     Order:  TRAIN
-    Reads:  model, batch, loss_func, preds, loss, loss_parts, opt
+    Reads:  cbs, model, batch, loss_func, preds, loss, loss_parts, opt
     Writes: preds, loss, loss_parts
     """
 
