@@ -56,15 +56,19 @@ def make_parser() -> ArgumentParser:
     """Return the parser: one subcommand for each function of COMMANDS."""
     parser = ArgumentParser(
         prog="minilearn",
-        description="Train networks with minilearn.",
+        description="Train networks with minilearn, and use them.",
         exit_on_error=False,
         allow_abbrev=False,
     )
     commands = parser.add_subcommands()
     for name, command in COMMANDS.items():
         sub = ArgumentParser(exit_on_error=False, allow_abbrev=False)
-        flags = [n for n, p in inspect.signature(command).parameters.items() if p.default is False]
-        sub.add_function_arguments(command, skip=set(flags))
+        params = inspect.signature(command).parameters.items()
+        flags = [n for n, p in params if p.default is False]
+        lists = [n for n, p in params if p.annotation == "list[str]"]
+        sub.add_function_arguments(command, skip={*flags, *lists}, as_positional=True)
+        for several in lists:
+            sub.add_argument(several, nargs="+", help=HELP[several])
         for flag in flags:
             sub.add_argument(f"--{flag}", action=ActionYesNo, default=False, help=HELP[flag])
         sub.add_argument("--debug", action="store_true", help=HELP["debug"])
@@ -106,8 +110,67 @@ def train(
     return INTERRUPTED if learn.interrupted else 0
 
 
-COMMANDS: dict[str, Callable[..., int]] = {"train": train}
+def predict(model: Path, files: list[str], device: str | None = None) -> int:
+    """Print class and probability of each picture, a line a file.
+
+    Args:
+        model: a folder that `minilearn train` or `learn.export` has written
+        files: pictures of any kind and size
+        device: such as cpu or cuda:0; by default the best there is
+
+    Returns:
+        The exit status: 0, or 1 where some file could not be read; it is named on stderr.
+    """
+    from minilearn import load_learner
+
+    learn = load_learner(model, pick_device(device))
+    if learn.dls.pipeline.channels is None:
+        raise ValueError(f"the model in {model} was not trained on pictures that it can prepare")
+    bad = 0
+    for start in range(0, len(files), READ_TOGETHER):
+        read = read_pictures(learn, files[start : start + READ_TOGETHER])
+        bad += sum(isinstance(picture, Exception) for picture in read.values())
+        good = {name: x for name, x in read.items() if not isinstance(x, Exception)}
+        for name, found in zip(good, learn.infer(list(good.values())), strict=True):
+            print(name, found.label, f"{found.probability:.4f}", sep="\t")
+    return 1 if bad else 0
+
+
+def read_pictures(learn: Learner, files: Sequence[str]) -> dict[str, Any]:
+    """Return each picture as the model is given it, or the error that reading it raised."""
+    read: dict[str, Any] = {}
+    for name in files:
+        try:
+            read[name] = learn.dls.pipeline(name)
+        except Exception as e:  # PIL raises many kinds for what is damaged
+            print(f"minilearn: {name}: {' '.join(str(e).split())}", file=sys.stderr)
+            read[name] = e
+    return read
+
+
+def inspect_file(path: Path) -> int:
+    """Print what a checkpoint, a folder of them or a file of weights holds.
+
+    Args:
+        path: the file or the folder
+
+    Returns:
+        The exit status: 0.
+    """
+    from minilearn.inspecting import contents
+
+    print(contents(path))
+    return 0
+
+
+COMMANDS: dict[str, Callable[..., int]] = {
+    "train": train,
+    "predict": predict,
+    "inspect": inspect_file,
+}
+READ_TOGETHER = 64
 HELP = {
+    "files": "pictures of any kind and size",
     "full": "all 60,000 pictures instead of the sample of 10,000",
     "debug": "show the traceback of an error",
 }
@@ -181,15 +244,10 @@ def make_learner(model: str, bs: int, seed: int, device: torch.device, full: boo
 
 
 def write_results(learn: Learner, folder: Path, model: str) -> None:
-    """Write `history.csv`, `losses.png` and `model.safetensors` to `folder`."""
-    from safetensors.torch import save
-
+    """Write `history.csv`, `losses.png`, and the model as `minilearn predict` takes it."""
+    learn.export(folder)
     learn.history.to_csv(folder / "history.csv")
     plot_losses(learn.history, folder / "losses.png", f"{model}: loss after each epoch")
-    weights = {name: t.detach().cpu().contiguous() for name, t in learn.model.state_dict().items()}
-    part = folder / "model.safetensors.part"
-    part.write_bytes(save(weights, metadata={"model": model}))  # save_file lets nobody else read
-    part.replace(folder / "model.safetensors")  # a file of that name is complete
 
 
 def plot_losses(history: History, path: Path, title: str) -> None:

@@ -5,7 +5,6 @@ import sys
 
 import pytest
 from PIL import Image
-from safetensors.torch import load_file
 
 import minilearn
 from minilearn import cli
@@ -47,7 +46,7 @@ def test_a_run_leaves_its_files_and_says_where(tmp_path, capsys):
     assert f"results are in runs/{folder.name}" in out.replace("\\", "/")
     assert ":" not in folder.name
     names = sorted(path.name for path in folder.iterdir())
-    assert names == ["history.csv", "losses.png", "model.safetensors"]
+    assert names == ["card.json", "history.csv", "losses.png", "model.safetensors"]
     columns, *rows = history(folder)
     assert columns == ["epoch", "steps", "train_loss", "valid_loss", "train_accuracy", "accuracy"]
     assert [row[:2] for row in rows] == [["0", "4"], ["1", "8"]]
@@ -60,10 +59,32 @@ def test_the_table_is_printed_a_line_an_epoch(capsys):
     assert "valid_loss" in lines[0] and len(lines) == 4  # columns, two epochs, where
 
 
-def test_the_weights_fit_the_model(tmp_path):
+def test_the_folder_of_a_run_is_a_model_that_predicts(few, tmp_path, capsys):
     train("--epochs", "1", "--out", "here")
-    model = minilearn.get_model(norm=minilearn.nn.layers.nn.BatchNorm2d)
-    model.load_state_dict(load_file(tmp_path / "here" / "model.safetensors"))
+    few["test"][0]["image"].save("grey.png")
+    few["test"][0]["image"].resize((60, 40)).convert("RGBA").convert("P").save("palette.gif")
+    (tmp_path / "broken.png").write_bytes(b"no picture")
+    files = ["grey.png", "broken.png", "palette.gif", "missing.png"]
+    capsys.readouterr()
+    assert cli.main(["predict", "here", *files, "--device", "cpu"]) == 1
+    out, err = capsys.readouterr()
+    lines = [line.split("\t") for line in out.splitlines()]
+    assert [line[0] for line in lines] == ["grey.png", "palette.gif"]
+    assert [line.split(": ")[1] for line in err.splitlines()] == ["broken.png", "missing.png"]
+    expected = minilearn.load_learner("here", "cpu").infer(few["test"][0]["image"])
+    assert lines[0][1:] == [expected.label, f"{expected.probability:.4f}"]
+    assert cli.main(["predict", "here", "grey.png", "--device", "cpu"]) == 0
+
+
+def test_more_pictures_than_are_read_together_are_all_predicted(few, monkeypatch, capsys):
+    train("--epochs", "1", "--out", "here")
+    names = [f"{i}.png" for i in range(5)]
+    for name, row in zip(names, few["test"], strict=False):
+        row["image"].save(name)
+    monkeypatch.setattr(cli, "READ_TOGETHER", 2)
+    capsys.readouterr()
+    assert cli.main(["predict", "here", *names, "--device", "cpu"]) == 0
+    assert [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()] == names
 
 
 def test_one_seed_gives_one_history(tmp_path):
@@ -86,7 +107,7 @@ def interrupt_in_epoch(number, monkeypatch):
     def interrupt(model, training, frozen):
         set_mode(model, training, frozen)
         interrupt.passes += training
-        if interrupt.passes > number:
+        if training and interrupt.passes > number:
             raise KeyboardInterrupt
 
     interrupt.passes = 0
@@ -99,7 +120,7 @@ def test_ctrl_c_leaves_the_files_of_what_was_reached(finished, monkeypatch, tmp_
     assert train("--epochs", "3", "--out", "here") == 130
     assert "results are in here" in capsys.readouterr().out
     names = sorted(path.name for path in (tmp_path / "here").iterdir())
-    assert names == ["history.csv", "losses.png", "model.safetensors"]
+    assert names == ["card.json", "history.csv", "losses.png", "model.safetensors"]
     rows = (tmp_path / "here" / "history.csv").read_text().splitlines()
     assert len([row for row in rows[1:] if row]) == finished
 
@@ -121,6 +142,9 @@ BAD = [
     (["train", "--model", "resnt"], "model"),
     (["train", "--device", "abacus"], "abacus"),
     (["train", "--epoch", "3"], "epoch"),
+    (["predict"], "model"),
+    (["predict", "nowhere"], "files"),
+    (["predict", "nowhere", "a.png"], "nowhere is no folder of learn.export"),
     (["trian"], "trian"),
     ([], "subcommand"),
 ]
