@@ -115,6 +115,7 @@ from .nn import (
     resnet,
 )
 from .optim import optimizer, param_groups
+from .weights import load_model
 
 __all__ = [
     "ActionConflictError",
@@ -222,6 +223,7 @@ __all__ = [
     "inplace",
     "load_learner",
     "log_values",
+    "load_model",
     "lsuv",
     "lsuv_init",
     "mae",

@@ -82,10 +82,17 @@ class _Averages(Callback):
 
     def cleanup_fit(self, learn: Learner) -> None:
         """Note how the fit left the weights; with `keep` these are the averages."""
+        self._take_up(learn)
         if self._trains and not learn.depth:
             if self.keep and self.n_averaged:
                 torch._foreach_copy_(*self._pairs())
             self._end()
+
+    def _take_up(self, learn: Learner) -> None:
+        """Take up a state that no pass took up: a resumed fit was over already."""
+        if self._loaded is not None and not learn.depth:
+            self._begin(learn)
+            self._follow(learn.model)
 
     def _begin(self, learn: Learner) -> None:
         self._trains, self._versions = True, None

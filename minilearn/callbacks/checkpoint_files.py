@@ -14,11 +14,11 @@ import platform
 import warnings
 import zipfile
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
@@ -74,16 +74,23 @@ def _on_host(x: Tensor, memo: dict) -> Tensor:
 
 
 def write(state: Any, path: Path) -> None:
-    """Write a plain state to `path`: beside it first, on to the disk, then in its place.
+    """Write a plain state to `path`.
 
     Raises:
         OSError: the disk is full, or the like; what was at `path` before is still there.
     """
+    with replaced(path) as file:
+        _save(state, file)
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that takes the place of `path` when all of it is on the disk, and not before."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with part.open("wb") as file:
-            _save(state, file)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)

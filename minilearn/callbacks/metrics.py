@@ -227,13 +227,12 @@ class MetricsCB(Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there in this pass, or with the next; to be called after `before_fit`."""
-        self._resumed = state
+        self._resumed, self.rows = state, [dict(row) for row in state["rows"]]
         if self._measuring:
             self._resume()
 
     def _resume(self) -> None:
         state, self._resumed = self._resumed, None
-        self.rows = [dict(row) for row in state["rows"]]
         if state["measuring"]:
             for name, saved in state["metrics"].items():
                 restore_state(self.all_metrics[name], saved)

@@ -75,6 +75,7 @@ class SWACB(_Averages):
 
     def cleanup_fit(self, learn: Learner) -> None:
         """Make the statistics for the averages, first of all."""
+        self._take_up(learn)
         ended_well = isinstance(learn.error, (type(None), CancelException))
         if self._trains and self.n_averaged and not learn.depth and ended_well:
             self._refresh(learn)

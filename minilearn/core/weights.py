@@ -5,6 +5,7 @@ Stands on torch alone.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -57,8 +58,10 @@ def load_state(
     bad = {name for name, *_ in lines}
     fits = {ours[name]: value for name, value in theirs.items() if name not in bad}
     if lines and (strict or not fits):
-        few = "" if strict else "strict=False loads what fits, and nothing does. "
-        raise ValueError(f"{source} holds another model than this. {few}\n{_table(lines)}")
+        advice = "strict=False loads what fits" + ("." if fits else ", and nothing does.")
+        raise ValueError(f"{source} holds another model than this; {advice}\n{_table(lines)}")
+    if lines:
+        warnings.warn(f"not loaded from {source}:\n{_table(lines)}", stacklevel=2)
     model.load_state_dict(fits, strict=False)
 
 
