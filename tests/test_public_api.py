@@ -1,8 +1,10 @@
 """The public names: sorted, documented, annotated, there with `from minilearn import Learner`."""
 
+import ast
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torcheval.metrics
@@ -10,6 +12,7 @@ import torcheval.metrics
 import minilearn
 import minilearn.all
 from minilearn import Learner
+from minilearn.core.patched import Patched
 
 NAMES = minilearn.__all__
 OWN = [name for name in NAMES if getattr(minilearn, name).__class__.__name__ != "partial"]
@@ -82,3 +85,34 @@ def test_the_learner_declares_what_it_holds():
     declared = {n for c in (Learner, Dispatch) for n in (*c.__annotations__, *vars(c))}
     private_to_dispatch = {"_table", "_owners", "_opt_given"}
     assert set(vars(learn)) - declared - private_to_dispatch == set()
+
+
+def patched():
+    own = ("minilearn.core.learner", "minilearn.core.dispatch")
+    methods = {name: inspect.getattr_static(Learner, name) for name in dir(Learner)}
+    return {n: f for n, f in methods.items() if inspect.isfunction(f) and f.__module__ not in own}
+
+
+def declared():
+    source = Path(inspect.getfile(Patched)).read_text()
+    return {n.name: n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef)}
+
+
+def written(name):
+    """The signature of a patched method as it stands in its own file, without self's type."""
+    tree = ast.parse(Path(inspect.getfile(patched()[name])).read_text())
+    named = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name]
+    (node,) = [n for n in named if "Learner" in ast.unparse(n.args.args[0])]
+    node.args.args[0].annotation = None
+    return node
+
+
+def test_what_is_patched_is_declared_and_nothing_else():
+    assert set(declared()) == set(patched())
+
+
+@pytest.mark.parametrize("name", sorted(patched()))
+def test_a_declaration_agrees_with_the_method(name):
+    ours, theirs = declared()[name], written(name)
+    assert ast.unparse(ours.args) == ast.unparse(theirs.args)
+    assert ast.unparse(ours.returns) == ast.unparse(theirs.returns)

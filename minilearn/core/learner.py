@@ -25,12 +25,13 @@ from .exceptions import CancelException
 from .explain import explain_text, show
 from .history import History, in_order
 from .modes import frozen_modules, preserved_modes, set_mode
+from .patched import Patched
 from .plan import Plan
 from .seed import preserved_random_states
 from .stream import Stream, check_loader, pick_loader
 
 
-class Learner(Dispatch):
+class Learner(Dispatch, Patched):
     """A model, data, a loss and an optimizer factory, and the loop that trains them.
 
     Args:
