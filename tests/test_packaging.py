@@ -92,7 +92,8 @@ def test_every_import_of_the_package_is_installed_with_it():
     files = list((ROOT / "minilearn").rglob("*.py"))
     used = set().union(*map(top_imports, files)) - {*sys.stdlib_module_names, "minilearn"}
     used -= BROUGHT_BY_THE_NOTEBOOK
-    declared = {requirement.name for requirement in ALL if requirement not in EXTRAS["dev"]}
+    extras = [r for name, some in EXTRAS.items() if name != "dev" for r in some]
+    declared = {requirement.name for requirement in REQUIRED + extras}
     installed = declared.union(*map(comes_with, REQUIRED))
     assert {DISTRIBUTION.get(name, name) for name in used} <= installed
 

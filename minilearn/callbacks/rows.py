@@ -134,11 +134,10 @@ class LoggerCB(Callback):
         """Take the losses, and write a row if it is time."""
         if not (self.every and self._on and learn.training):
             return
-        loss = learn.loss
-        if isinstance(loss, Tensor) and (loss.dim() or learn.loss_func is None):
-            loss = loss.mean()  # a new tensor: CUDA graphs overwrite what a compiled model returns
-        parts = {name: part for name, part in (learn.loss_parts or {}).items() if name != "loss"}
-        self.storage.update(loss=loss, **parts)
+        losses = {**(learn.loss_parts or {}), "loss": learn.loss}
+        if isinstance(loss := learn.loss, Tensor) and (loss.dim() or learn.loss_func is None):
+            losses["loss"] = loss.mean()  # a new tensor: CUDA graphs overwrite a model's results
+        self.storage.update(**losses)
         if learn.steps_done != self._step:
             self._step = learn.steps_done
             if self._step % self.every == 0:

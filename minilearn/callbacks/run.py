@@ -30,12 +30,13 @@ PACKAGES = ("minilearn", "torch", "numpy", "fastcore", "torcheval", "datasets", 
 class RunCB(Callback):
     """Write to a folder's `run.json` how each fit there was started, and how it ended.
 
-    An entry has the command line, the arguments of the fit, the seed of torch, the versions, the
-    machine, and the git commit of the working directory and whether files differ from it.
+    An entry has the command line, the plan of the fit, the optimizer and its settings, the model,
+    torch's seed, versions and devices, the git commit of the working directory and whether files
+    differ from it.
 
     Args:
         dir: the folder.
-        settings: what else belongs to the record, such as your own options.
+        settings: what else belongs to the record, such as options of your own.
 
     Events: before_fit, cleanup_fit
     Order:  REPORT
@@ -52,11 +53,10 @@ class RunCB(Callback):
         """Add an entry to the file."""
         self._file = (learn.scratch or self.dir) / "run.json"
         self._runs = json.loads(self._file.read_text()) if self._file.exists() else []
-        opt = {k: v for k, v in getattr(learn.opt, "defaults", {}).items()}
-        fit = {"plan": vars(learn.plan), "opt": type(learn.opt).__name__, "opt_settings": opt}
-        about = {"began": _now(), "arguments": sys.argv, "settings": self.settings, "fit": fit}
-        about |= {"model": str(learn.model), "seed": torch.initial_seed()}
-        self._runs.append({**about, "git": git_state(), "environment": environment()})
+        entry = {"began": _now(), "arguments": sys.argv, "settings": self.settings}
+        entry |= {"plan": vars(learn.plan), "model": str(learn.model), "seed": torch.initial_seed()}
+        entry |= {"opt": {"name": type(learn.opt).__name__, **getattr(learn.opt, "defaults", {})}}
+        self._runs.append({**entry, "git": git_state(), "environment": environment()})
         self._write()
 
     def cleanup_fit(self, learn: Learner) -> None:
@@ -72,32 +72,27 @@ class RunCB(Callback):
 
 
 def environment() -> dict[str, Any]:
-    """Return what the results may depend on: versions, system, devices."""
-    cuda = torch.cuda.is_available()
-    devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count() * cuda)]
+    """Return what results may depend on: versions, system, devices."""
+    n_devices = torch.cuda.device_count()
     return {
-        "python": sys.version.split()[0],
+        "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
         "system": platform.platform(),
+        "devices": [torch.cuda.get_device_name(i) for i in range(n_devices)],
         "cuda": torch.version.cuda,
-        "devices": devices,
         "threads": torch.get_num_threads(),
     }
 
 
 def git_state() -> dict[str, Any] | None:
     """Return the commit of the working directory and whether files differ; None without git."""
+    ask = {"capture_output": True, "text": True, "check": True, "timeout": 10}
     try:
-        return {"commit": _git("rev-parse", "HEAD"), "changed": bool(_git("status", "--porcelain"))}
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], **ask).stdout.strip()
+        changed = subprocess.run(["git", "status", "--porcelain"], **ask).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def _git(*args: str) -> str:
-    command = ["git", *args]
-    return subprocess.run(
-        command, capture_output=True, text=True, check=True, timeout=10
-    ).stdout.strip()
+    return {"commit": commit, "changed": bool(changed)}
 
 
 def _version(name: str) -> str | None:

@@ -25,7 +25,8 @@ class HistoryBuffer:
     def update(self, value: Any) -> None:
         """Add a number or a tensor with one element; nothing is read from its device."""
         if isinstance(value, Tensor):
-            value = value.detach().reshape(())
+            value = value.detach() if value.requires_grad else value
+            value = value.reshape(()) if value.dim() else value
             self._tensors.update(value)
         else:
             self._sum += value

@@ -122,7 +122,7 @@ class LogCB(LoggerCB):
     def update_row(self, learn: Learner) -> dict[str, Any]:
         """Return the row with times and memory, and look at the losses."""
         row, n = super().update_row(learn), self._batches
-        speed = float(self._items) / self._spent
+        speed = float(self._items) / max(self._spent, 1e-9)
         self._where = f"batch {learn.iter + 1}/{learn.pass_length or '?'}"
         row |= {"data_s": self._data / n, "batch_s": self._spent / n, "items_per_s": speed}
         row |= {"memory_mb": memory_mb(), "left": self._time_left(learn, self._spent / n)}
@@ -151,7 +151,7 @@ class LogCB(LoggerCB):
         self.logger.info("  ".join([f"epoch {row['epoch']} {place}", *values]))
 
     def _check_finite(self, learn: Learner) -> None:
-        names = {"loss": 0, **(learn.loss_parts or {})}
+        names = [n for n in {"loss": 0, **(learn.loss_parts or {})} if n in self.storage]
         bad = [n for n in names if not math.isfinite(self.storage[n].global_sum)]
         if self._met_nan or not bad:
             return

@@ -600,5 +600,5 @@ def test_a_run_folder_says_what_the_run_was(tmp_path):
         None,
     )
     assert first["environment"]["packages"]["torch"] == torch.__version__
-    assert first["fit"]["plan"]["n_epochs"] == 2 and first["fit"]["opt_settings"]["lr"] == 0.1
+    assert first["plan"]["n_epochs"] == 2 and first["opt"]["lr"] == 0.1
     assert second["error"] == "ValueError('gone')"

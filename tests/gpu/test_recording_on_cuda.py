@@ -1,0 +1,74 @@
+"""Sinks wait for the device at their rows alone; a timer has the device's own seconds."""
+
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from minilearn import (
+    Callback,
+    DeviceCB,
+    JSONLLoggerCB,
+    Learner,
+    LogCB,
+    MemoryCB,
+    MetricsCB,
+    Order,
+    ProfilerCB,
+    TimerCB,
+    TrainCB,
+)
+
+pytestmark = pytest.mark.gpu
+
+
+class NoWait(Callback):
+    """Lets CUDA raise at every wait within a training batch that is not the fourth update's."""
+
+    order = Order.STOP
+
+    def before_batch(self, learn):
+        careful = learn.training and learn.steps_done % 4 != 3
+        torch.cuda.set_sync_debug_mode("error" if careful else "default")
+
+    def cleanup_batch(self, learn):
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def learner(*cbs):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(8, 256, 64, generator=generator).pin_memory()
+    batches = list(zip(x, x.sum(-1, keepdim=True).pin_memory(), strict=True))
+    model = nn.Sequential(nn.Linear(64, 2048), nn.ReLU(), nn.Linear(2048, 1)).cuda()
+    cbs = [TrainCB(), DeviceCB("cuda"), MetricsCB(), *cbs]
+    return Learner(model, (batches, batches[:2]), F.mse_loss, 1e-3, cbs)
+
+
+def test_rows_are_the_only_waits(tmp_path):
+    sink = JSONLLoggerCB(tmp_path / "rows.jsonl", every=4)
+    learn = learner(sink, LogCB(every=4), NoWait())
+    learn.fit(2)
+    rows = [json.loads(line) for line in sink.path.read_text().splitlines()]
+    assert [row["steps"] for row in rows if "loss" in row] == [4, 8, 12, 16]
+
+
+def test_a_timer_has_the_seconds_of_the_device():
+    learn = learner(TimerCB(hint=1))
+    learn.fit(2)
+    rows = {row["what"]: row for row in learn.timings if row["who"] == "TrainCB"}
+    assert rows["backward"]["device_seconds"] > 0
+    assert rows["predict"]["calls"] == 2 * (8 + 2)
+
+
+def test_memory_is_that_of_the_round():
+    learn = learner(MemoryCB())
+    learn.fit(2)
+    assert learn.history["memory_mb"][-1] >= 2**-20 * 256 * 2048 * 4  # the hidden layer, at least
+
+
+def test_a_trace_has_kernels(tmp_path):
+    learner(ProfilerCB((2, 4), tmp_path)).fit(1)
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert any(event.get("cat") == "kernel" for event in events)
