@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -34,12 +33,12 @@ from .core.learner import Learner
 from .core.scope import inner, participants
 from .core.seed import preserved_random_states
 from .core.stream import check_loader, pick_loader
-from .core.weights import clean_state, load_state
 from .data.loaders import DataLoaders
 from .data.ordered import ordered
 from .data.pipeline import Pipeline, class_names
 from .infer import chooses
 from .nn.registry import MODELS, built_by, create_model
+from .weights import load_model
 
 __all__ = ["load_learner"]
 
@@ -88,7 +87,7 @@ def export(self: Learner, folder: str | Path, *, pt2: bool = False, onnx: bool =
     return folder
 
 
-def load_learner(path: str | Path, device: Any = None, *, trusted: bool = False) -> Learner:
+def load_learner(path: str | Path, device: Any = None, *, trust: bool = False) -> Learner:
     """Load what `learn.export` wrote, for predictions: `infer`, `get_preds`, `tta`.
 
     No code of the folder is run, and nothing is unpickled: the model is made by a function that is
@@ -97,16 +96,16 @@ def load_learner(path: str | Path, device: Any = None, *, trusted: bool = False)
     Args:
         path: the folder; or the file of a whole Learner that `torch.save` wrote.
         device: where to predict; by default the best there is.
-        trusted: allow a whole Learner, whose file may run any code when it is loaded.
+        trust: allow a whole Learner, whose file may run any code when it is loaded.
 
     Raises:
-        ValueError: this is a whole Learner, and `trusted` is not set; the model is not registered
+        ValueError: this is a whole Learner, and `trust` is not set; the model is not registered
             here and has no graph; or a graph holds more than data.
         FileNotFoundError: there is no export.
     """
     path = Path(path)
     if path.is_file():
-        return _unpickled(path, device, trusted)
+        return _unpickled(path, device, trust)
     if not (path / CARD).is_file():
         raise FileNotFoundError(f"{path} is no folder of learn.export: it has no {CARD}")
     card = json.loads((path / CARD).read_text())
@@ -117,11 +116,11 @@ def load_learner(path: str | Path, device: Any = None, *, trusted: bool = False)
     return Learner(_model(path, card["model"], device), dls, None, cbs=cbs)
 
 
-def _unpickled(path: Path, device: Any, trusted: bool) -> Learner:
-    if not trusted:
+def _unpickled(path: Path, device: Any, trust: bool) -> Learner:
+    if not trust:
         raise ValueError(
             f"{path} is a file, not a folder of learn.export. A whole Learner in a file runs code "
-            "when it is loaded: pass trusted=True if you know who made it."
+            "when it is loaded: pass trust=True if you know who made it."
         )
     return torch.load(path, map_location=device, weights_only=False)
 
@@ -131,12 +130,9 @@ def _model(path: Path, made_by: dict[str, Any] | None, device: Any = "cpu") -> n
         from .programs import load_program
 
         return load_program(path / GRAPH, device)
-    from safetensors.torch import load_file
-
     with preserved_random_states():
         model = create_model(made_by["name"], **made_by["arguments"]).to(device)
-    load_state(model, load_file(path / WEIGHTS), source=str(path / WEIGHTS))
-    return model.eval()
+    return load_model(path / WEIGHTS, model).eval()
 
 
 # ---- what is exported ----
@@ -238,23 +234,16 @@ def _card(learn: Learner, made_by: dict[str, Any] | None, taken: _Taken) -> dict
         k = next(tensors(taken.model(*args, **kwargs))).shape[1]
         pipeline = replace(pipeline, classes=list(range(k)))
     inputs = kwargs or {str(i): x for i, x in enumerate(args)}
+    # JSON knows no infinity
+    history = json.loads(json.dumps(list(learn.history), default=str), parse_constant=str)
     return {
         "versions": {n: version(n) for n in ("minilearn", "torch")},
         "model": made_by,
         "inputs": {name: describe(x) for name, x in inputs.items()},
         "batch": taken.settings,
         "pipeline": asdict(pipeline),
-        "metrics": _plain(learn.history[-1] if learn.history else {}),
-        "history": [_plain(row) for row in learn.history],
-    }
-
-
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row that JSON can hold, which knows no infinity."""
-    finite = (int, str, bool, type(None))
-    return {
-        k: v if isinstance(v, finite) or isinstance(v, float) and math.isfinite(v) else str(v)
-        for k, v in row.items()
+        "metrics": history[-1] if history else {},
+        "history": history,
     }
 
 
@@ -262,14 +251,8 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write(taken: _Taken, card: dict[str, Any], part: Path, pt2: bool, onnx: bool) -> None:
-    from safetensors.torch import save
-
     (part / CARD).write_text(json.dumps(card, indent=1))
-    state = clean_state(taken.model.state_dict())
-    state = {
-        name: t.detach().clone(memory_format=torch.contiguous_format) for name, t in state.items()
-    }
-    (part / WEIGHTS).write_bytes(save(state))
+    Learner(taken.model).save(part / WEIGHTS)
     if pt2 or onnx:
         from .programs import run_onnx, save_onnx, save_program, trace
 

@@ -120,7 +120,7 @@ def test_a_card_is_json_whatever_the_history_holds(tmp_path):
     learn = learner()
     learn.history.append({"epoch": 0, "valid_loss": float("nan"), "x": torch.tensor(1.0)})
     card = json.loads((learn.export(tmp_path / "m") / "card.json").read_text(), parse_constant=int)
-    assert card["metrics"] == {"epoch": 0, "valid_loss": "nan", "x": "tensor(1.)"}
+    assert card["metrics"] == {"epoch": 0, "valid_loss": "NaN", "x": "tensor(1.)"}
 
 
 FRESH = """
@@ -489,7 +489,7 @@ def test_a_graph_that_holds_more_than_data_is_refused_by_name(attack, graph, tmp
 def test_weights_that_are_a_pickle_are_refused(tmp_path):
     folder, marker = learner().export(tmp_path / "m"), tmp_path / "marker"
     (folder / "model.safetensors").write_bytes(pickle.dumps(Evil(marker)))
-    with pytest.raises(Exception, match="(?i)header"):
+    with pytest.raises(Exception, match="no complete safetensors"):
         load_learner(folder)
     assert not marker.exists()
 
@@ -512,10 +512,10 @@ def test_a_card_can_name_only_registered_functions_and_layers(tmp_path):
 def test_a_whole_learner_needs_trust(tmp_path):
     marker, path = tmp_path / "marker", tmp_path / "learn.pkl"
     torch.save(Evil(marker), path)
-    with pytest.raises(ValueError, match="trusted=True"):
+    with pytest.raises(ValueError, match="trust=True"):
         load_learner(path)
     assert not marker.exists()
-    load_learner(path, trusted=True)
+    load_learner(path, trust=True)
     assert marker.exists()  # the file would have run
 
 
