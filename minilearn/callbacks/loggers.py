@@ -55,7 +55,7 @@ class JSONLLoggerCB(_FileCB):
     Events: before_fit, before_step, after_batch, after_round, cleanup_fit
     Order:  REPORT
     Reads:  scratch, opt, training, steps_done, loss, loss_parts, loss_func, epoch, history, levels,
-            error
+            error, valid_name
     Writes:
     Syncs: once in `every` updates
     """
@@ -82,7 +82,7 @@ class CSVLoggerCB(_FileCB):
     Events: before_fit, before_step, after_batch, after_round, cleanup_fit
     Order:  REPORT
     Reads:  scratch, opt, training, steps_done, loss, loss_parts, loss_func, epoch, history, levels,
-            error
+            error, valid_name
     Writes:
     Syncs: once in `every` updates
     """
@@ -130,7 +130,7 @@ class TensorBoardCB(LoggerCB):
     Events: before_fit, before_step, after_batch, after_round, cleanup_fit
     Order:  REPORT
     Reads:  scratch, opt, training, steps_done, loss, loss_parts, loss_func, epoch, history, levels,
-            error
+            error, valid_name
     Writes:
     Syncs: once in `every` updates
     """

@@ -92,23 +92,24 @@ class LoggerCB(Callback):
     Events: before_fit, before_step, after_batch, after_round, cleanup_fit
     Order:  REPORT
     Reads:  scratch, opt, training, steps_done, loss, loss_parts, loss_func, epoch, history, levels,
-            error
+            error, valid_name
     Writes:
     Syncs: once in `every` updates
     """
 
     order = Order.REPORT
+    in_probe = False
     writes_everywhere = False  # or in the first process alone
+    is_local = True  # files; a dry run leaves servers alone
     window: int | None = None  # batches in a mean; None for those since the row before
 
     def __init__(self, every: int | None = None) -> None:
         self.every = None if every is None else parse_every(every, ("step",))[0]
-        self.rows: list[dict[str, Any]] = []
         self._begin()
 
     def _begin(self) -> None:
+        self.rows: list[dict[str, Any]] = []
         self.storage = MetricStorage(self.window or self.every or 1)
-        self._on = self.writes_everywhere or rank() == 0
         self._logged: dict[str, HistoryBuffer] = {}  # since the last epoch row
         self._pending: list[Any] = []  # rows, and media as (name, value, step)
         self.written = self._seen = self._step = 0
@@ -122,6 +123,8 @@ class LoggerCB(Callback):
         """Forget the fit before; the sink is opened with the first row."""
         self._begin()
         self.scratch = learn.scratch
+        self._on = self.writes_everywhere or rank() == 0
+        self._on = self._on and (self.is_local or self.scratch is None)
         _running.append(learn)
 
     def before_step(self, learn: Learner) -> None:
@@ -172,7 +175,8 @@ class LoggerCB(Callback):
 
     def take(self, learn: Learner, smooth: bool, values: dict[str, Any]) -> None:
         """Take what `learn.log` was given."""
-        phase = "" if "epoch" not in learn.levels else "train_" if learn.training else "valid_"
+        phase = "train_" if learn.training else f"{learn.valid_name or 'valid'}_"
+        phase = phase if "epoch" in learn.levels else ""
         for name, value in values.items() if self._on else ():
             if isinstance(value, Number) or getattr(value, "numel", lambda: 0)() == 1:
                 if self.every and phase == "train_":
@@ -195,9 +199,9 @@ class LoggerCB(Callback):
             if isinstance(item, dict):
                 self._write(item)
                 self.written += 1
-            else:
-                self._media(*item)
-            del self._pending[0]
+                del self._pending[0]
+            else:  # is not tried again
+                self._media(*self._pending.pop(0))
 
     def _guard(self, f: Any, *args: Any) -> None:
         try:

@@ -29,6 +29,7 @@ class HistoryBuffer:
             value = value.reshape(()) if value.dim() else value
             self._tensors.update(value)
         else:
+            value = value if type(value) in (int, float) else float(value)  # numpy's, say
             self._sum += value
         self._window.append(value)
         self._count += 1

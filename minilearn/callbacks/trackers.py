@@ -29,10 +29,12 @@ class WandbCB(LoggerCB):
     Events: before_fit, before_step, after_batch, after_round, cleanup_fit
     Order:  REPORT
     Reads:  scratch, opt, training, steps_done, loss, loss_parts, loss_func, epoch, history, levels,
-            error
+            error, valid_name
     Writes:
     Syncs: once in `every` updates
     """
+
+    is_local = False
 
     def __init__(self, every: int | None = 50, **init: Any) -> None:
         super().__init__(every)
@@ -43,9 +45,8 @@ class WandbCB(LoggerCB):
         import wandb
 
         same = {"id": self.run_id, "resume": "allow"} if self.run_id else {}
-        dry = {"mode": "disabled"} if self.scratch else {}
         self._own = wandb.run is None
-        self.run = wandb.init(**self.init | same | dry)
+        self.run = wandb.init(**self.init | same)
         self.run_id = self.run.id
 
     def _write(self, row: dict[str, Any]) -> None:
@@ -80,10 +81,12 @@ class MLflowCB(LoggerCB):
     Events: before_fit, before_step, after_batch, after_round, cleanup_fit
     Order:  REPORT
     Reads:  scratch, opt, training, steps_done, loss, loss_parts, loss_func, epoch, history, levels,
-            error
+            error, valid_name
     Writes:
     Syncs: once in `every` updates
     """
+
+    is_local = False
 
     def __init__(
         self,
@@ -99,8 +102,7 @@ class MLflowCB(LoggerCB):
     def _open(self) -> None:
         from mlflow import MlflowClient
 
-        uri = f"sqlite:///{self.scratch}/mlflow.db" if self.scratch else self.uri
-        self.client, self._there = MlflowClient(uri), set()
+        self.client, self._there = MlflowClient(self.uri), set()
         if self.run_id is None:
             known = self.client.get_experiment_by_name(self.experiment)
             where = known.experiment_id if known else self.client.create_experiment(self.experiment)

@@ -9,6 +9,7 @@ import signal
 import struct
 import warnings
 
+import numpy
 import pandas
 import pytest
 import torch
@@ -247,6 +248,20 @@ def test_wandb_offline_holds_the_history(tmp_path):
     assert [row["loss"] for row in rows if "loss" in row] == pytest.approx(means)
 
 
+def test_a_resumed_fit_goes_on_with_its_wandb_run(tmp_path, monkeypatch):
+    wandb = pytest.importorskip("wandb")
+    asked = []
+
+    class Run:
+        id, log, finish = "abc", lambda *args, **kwargs: None, lambda self, exit_code: None
+
+    monkeypatch.setattr(wandb, "init", lambda **kwargs: asked.append(kwargs) or Run())
+    for resume in (None, True):
+        learn = learner(WandbCB(project="p"), CheckpointCB(tmp_path, background=False))
+        learn.fit(2 if resume else 1, resume=resume)
+    assert asked == [{"project": "p"}, {"project": "p", "id": "abc", "resume": "allow"}]
+
+
 @pytest.mark.slow
 def test_mlflow_holds_the_history_after_a_resume_too(tmp_path):
     pytest.importorskip("mlflow")
@@ -406,6 +421,14 @@ def test_half_a_line_is_taken_back(tmp_path, monkeypatch):
     assert sink.path.read_text() == "whole\n"
 
 
+def test_a_picture_that_cannot_be_drawn_holds_nothing_up(tmp_path):
+    pytest.importorskip("tensorboard")
+    learn = learner(TensorBoardCB(tmp_path), At("after_batch", lambda learn: learn.log(x="text")))
+    with pytest.warns(UserWarning, match="TensorBoardCB cannot write"):
+        learn.fit(2)
+    assert read_tensorboard(tmp_path)["valid_loss"] == columns_of(learn.history)["valid_loss"]
+
+
 def test_a_sink_that_cannot_even_open_ends_nothing(tmp_path):
     (tmp_path / "file").touch()
     learn = learner(CSVLoggerCB(tmp_path / "file" / "rows.csv"))
@@ -421,6 +444,15 @@ def test_a_dry_run_writes_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("cls", [WandbCB, MLflowCB])
+def test_a_dry_run_leaves_servers_alone(cls, monkeypatch):
+    monkeypatch.setattr("minilearn.callbacks.rows.find_spec", lambda name: True)
+    opened = []
+    monkeypatch.setattr(cls, "_open", lambda self: opened.append(self))
+    learner(cls()).dry_run()
+    assert opened == []
+
+
 def test_only_the_first_process_writes(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("RANK", "1")
     learn = learner(CSVLoggerCB(tmp_path / "rows.csv"), LogCB(1, tmp_path), RunCB(tmp_path))
@@ -430,10 +462,11 @@ def test_only_the_first_process_writes(tmp_path, monkeypatch, capsys):
 
 
 def test_passes_inside_a_fit_add_no_rows():
-    plain, busy = LoggerCB(1), LoggerCB(1)
+    plain, busy, text = LoggerCB(1), LoggerCB(1), LogCB(N)
     learner(plain).fit(2)
-    learner(At("after_batch", lambda learn: learn.validate(), times=3), busy).fit(2)
+    learner(At("after_batch", lambda learn: learn.validate(), times=3), busy, text).fit(2)
     assert untimed(busy.rows) == untimed(plain.rows)
+    assert text._validations == 2
 
 
 # ---- values of the user's own ----
@@ -471,7 +504,7 @@ def test_values_are_smoothed_unless_told_otherwise():
     class Counts(Callback):
         def after_batch(self, learn):
             learn.log(mean=learn.iter)
-            learn.log(smooth=False, last=learn.iter)
+            learn.log(smooth=False, last=numpy.float32(learn.iter))
 
     sink = LoggerCB(N)
     learner(Counts(), sink).fit(1)
