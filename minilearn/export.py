@@ -1,18 +1,17 @@
 """Put a trained model into a folder, and predict from it anywhere: `export`, `load_learner`.
 
-Stands on programs and inference. A folder holds data alone: weights, a JSON card, and by choice
-the model's graph.
+Stands on portable, programs and infer. A folder holds data alone: weights, a JSON card, and by
+choice the graph of the model.
 """
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -20,24 +19,18 @@ from typing import Any
 
 import torch
 from fastcore.basics import patch
-from torch import Tensor, nn
+from torch import nn
 
-from .callbacks.augment import BatchTransformCB
 from .callbacks.device import DeviceCB
 from .callbacks.training import TrainCB
-from .core.batch import batch_size, default_device, describe, map_batch, tensors
-from .core.callback import Callback
-from .core.events import Order
-from .core.exceptions import CancelFitException
+from .core.batch import default_device, describe, tensors
 from .core.learner import Learner
-from .core.scope import inner, participants
 from .core.seed import preserved_random_states
-from .core.stream import check_loader, pick_loader
 from .data.loaders import DataLoaders
-from .data.ordered import ordered
 from .data.pipeline import Pipeline, class_names
 from .infer import chooses
 from .nn.registry import MODELS, built_by, create_model
+from .portable import Taken, bare, close, functions, take
 from .weights import load_model
 
 __all__ = ["load_learner"]
@@ -74,14 +67,14 @@ def export(self: Learner, folder: str | Path, *, pt2: bool = False, onnx: bool =
         FileExistsError: `folder` holds other files.
     """
     folder = Path(folder)
-    for where, function in _functions(self):
+    for where, function in functions(self):
         name = getattr(function, "__qualname__", None) or repr(function)
         raise ValueError(
             f"{where} is a function ({name}), and an export holds data alone. Describe what it "
             "does in learn.dls.pipeline = Pipeline(...), let a layer of the model do it, or keep "
             "it out of predictions: BatchTransformCB(..., on_val=False)."
         )
-    made_by, taken = _made_by(self.model, pt2), _take(self)
+    made_by, taken = _made_by(self.model, pt2), take(self)
     with preserved_random_states(), torch.no_grad(), _complete_or_absent(folder) as part:
         _write(taken, _card(self, made_by, taken), part, pt2, onnx)
     return folder
@@ -126,7 +119,8 @@ def _unpickled(path: Path, device: Any, trust: bool) -> Learner:
 
 
 def _model(path: Path, made_by: dict[str, Any] | None, device: Any = "cpu") -> nn.Module:
-    if (path / GRAPH).is_file() and (made_by is None or made_by["name"] not in MODELS):
+    known = made_by is not None and made_by["name"] in MODELS
+    if made_by is None or (not known and (path / GRAPH).is_file()):
         from .programs import load_program
 
         return load_program(path / GRAPH, device)
@@ -135,99 +129,23 @@ def _model(path: Path, made_by: dict[str, Any] | None, device: Any = "cpu") -> n
     return load_model(path / WEIGHTS, model).eval()
 
 
-# ---- what is exported ----
-
-
-@dataclass
-class _Taken:
-    """A copy of the model as it is judged, on the CPU, and a batch of what it is given."""
-
-    model: nn.Module
-    args: tuple
-    kwargs: dict[str, Any]
-    size: int
-    settings: dict[str, Any]  # how batches are split
-
-    def inputs(self, n: int) -> tuple[tuple, dict[str, Any]]:
-        """Return `n` rows of the inputs, by position and by keyword."""
-        rows = torch.arange(n) % self.size
-
-        def few(t: Tensor) -> Tensor:
-            return t[rows] if t.dim() and len(t) == self.size else t
-
-        return map_batch(few, (self.args, self.kwargs))
-
-
-class _Take(Callback):
-    """Takes the model and a batch where it has just predicted, averages of weights swapped in."""
-
-    order = Order.STOP
-
-    def after_predict(self, learn: Learner) -> None:
-        owner = learn.owner("get_loss")
-        split = owner.split if hasattr(owner, "split") else TrainCB().split
-        args, kwargs, _ = split(learn.batch)
-        if not _close(
-            _bare(learn.model)(*args, **kwargs), learn.preds, 0.05
-        ):  # as in half precision
-            raise ValueError(
-                "what this Learner predicts is not what its model gives for the batch: a callback, "
-                "or a predict of its own, changes it. Let the model do so, or leave it out."
-            )
-        model = copy.deepcopy(_bare(learn.model)).cpu().eval()
-        args, kwargs = map_batch(lambda t: t.detach().cpu(), (tuple(args), dict(kwargs)))
-        settings = dict(getattr(owner, "settings", {}))
-        self.taken = _Taken(model, args, kwargs, batch_size((*args, kwargs)), settings)
-        raise CancelFitException
-
-
-def _take(learn: Learner) -> _Taken:
-    dl = next((dl for t in (False, True) if (dl := pick_loader(learn.dls, t)) is not None), None)
-    check_loader(dl, False)
-    take = _Take()
-    with inner(learn, [*participants(learn), take], valid=ordered(dl)):
-        learn.fit(1, train=False)
-        return take.taken
-
-
-def _functions(learn: Learner) -> Iterator[tuple[str, Any]]:
-    """Yield where a function prepares what the model is given, and the function."""
-    for i, cb in enumerate(learn.cbs):
-        if isinstance(cb, BatchTransformCB) and cb.on_val:
-            yield f"learn.cbs[{i}].tfm", cb.tfm
-    if (pipeline := getattr(learn.dls, "pipeline", None)) is not None:
-        owners = {"learn.dls.pipeline": vars(pipeline)}
-    else:
-        loaders = {name: pick_loader(learn.dls, name == "train") for name in ("train", "valid")}
-        owners = {f"learn.dls.{n}.dataset": _settings(dl) for n, dl in loaders.items()}
-    for where, settings in owners.items():
-        for name, value in settings.items():
-            if callable(value) and not isinstance(value, type) and not name.startswith("_"):
-                yield f"{where}.{name}", value
-
-
-def _settings(dl: Any) -> dict[str, Any]:
-    """Return the attributes of a loader's data set, and the transform of one of `datasets`."""
-    ds = getattr(dl, "dataset", None)
-    own = dict(vars(ds)) if hasattr(ds, "__dict__") else {}
-    form = getattr(ds, "format", None)
-    return own | (form.get("format_kwargs", {}) if isinstance(form, dict) else {})
+# ---- what is written ----
 
 
 def _made_by(model: Any, pt2: bool) -> dict[str, Any] | None:
     """Return the registered function and the arguments that made the model."""
     try:
-        known = built_by(_bare(model))
+        known = built_by(bare(model))
     except ValueError as e:
         if not pt2:
             raise ValueError(f"the model cannot be made again: {e}. {WAYS}") from e
         return None
     if known is None and not pt2:
-        raise ValueError(f"nothing says how {type(_bare(model)).__name__} was made. {WAYS}")
+        raise ValueError(f"nothing says how {type(bare(model)).__name__} was made. {WAYS}")
     return known and dict(zip(("name", "arguments"), known, strict=True))
 
 
-def _card(learn: Learner, made_by: dict[str, Any] | None, taken: _Taken) -> dict[str, Any]:
+def _card(learn: Learner, made_by: dict[str, Any] | None, taken: Taken) -> dict[str, Any]:
     pipeline = getattr(learn.dls, "pipeline", None) or Pipeline(classes=class_names(learn.dls))
     args, kwargs = taken.inputs(1)
     if pipeline.classes is None and chooses(learn):  # so that numbers are answered where it is used
@@ -247,10 +165,7 @@ def _card(learn: Learner, made_by: dict[str, Any] | None, taken: _Taken) -> dict
     }
 
 
-# ---- files ----
-
-
-def _write(taken: _Taken, card: dict[str, Any], part: Path, pt2: bool, onnx: bool) -> None:
+def _write(taken: Taken, card: dict[str, Any], part: Path, pt2: bool, onnx: bool) -> None:
     (part / CARD).write_text(json.dumps(card, indent=1))
     Learner(taken.model).save(part / WEIGHTS)
     if pt2 or onnx:
@@ -267,7 +182,7 @@ def _write(taken: _Taken, card: dict[str, Any], part: Path, pt2: bool, onnx: boo
         _check(WEIGHTS, taken, _model(part, card["model"]))
 
 
-def _check(file: str, taken: _Taken, again: Callable[..., Any]) -> None:
+def _check(file: str, taken: Taken, again: Callable[..., Any]) -> None:
     """Raise where what was loaded again predicts otherwise, for one row or several.
 
     Raises:
@@ -275,35 +190,11 @@ def _check(file: str, taken: _Taken, again: Callable[..., Any]) -> None:
     """
     for n in (N_CHECKED, 1):
         args, kwargs = taken.inputs(n)
-        if not _close(again(*args, **kwargs), taken.model(*args, **kwargs), 1e-4):
+        if not close(again(*args, **kwargs), taken.model(*args, **kwargs), 1e-4):
             raise ValueError(
                 f"the model loaded again from {file} predicts otherwise for a batch of {n}: it was "
                 f"changed after it was made, or its graph depends on the batch. {WAYS}"
             )
-
-
-def _close(ours: Any, theirs: Any, tolerance: float) -> bool:
-    """Return whether two outputs are equal up to a share of their largest number."""
-    pairs = list(zip(tensors(_logits(ours)), tensors(_logits(theirs)), strict=False))
-    return bool(pairs) and all(
-        a.shape == b.shape
-        and torch.allclose(
-            a.double(), b.double(), 0, tolerance * (1 + float(b.nan_to_num().abs().max())), True
-        )
-        for a, b in pairs
-    )
-
-
-def _logits(output: Any) -> Any:
-    return getattr(output, "logits", output)
-
-
-def _bare(model: Any) -> Any:
-    """Return a model without the wrappers of torch.compile and of several processes."""
-    wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel)
-    while (bare := getattr(model, "_orig_mod", None)) is not None or isinstance(model, wrappers):
-        model = model.module if bare is None else bare
-    return model
 
 
 @contextmanager
@@ -314,10 +205,8 @@ def _complete_or_absent(folder: Path) -> Iterator[Path]:
         FileExistsError: `folder` holds other files than an export's.
     """
     folder = folder.absolute()
-    others = (
-        {p.name for p in folder.iterdir()} - {CARD, WEIGHTS, GRAPH, ONNX} if folder.exists() else ()
-    )
-    if others:
+    found = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    if others := found - {CARD, WEIGHTS, GRAPH, ONNX}:
         raise FileExistsError(f"{folder} holds other files ({min(others)}); name another folder")
     part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     old = part.with_suffix(".old")

@@ -325,7 +325,7 @@ def test_a_lambda_as_a_transform_is_named_and_the_older_export_stays(kind, tmp_p
 
 @pytest.mark.case("C126")
 def test_that_check_sees_a_lambda_that_is_passed_over(tmp_path, monkeypatch):
-    monkeypatch.setattr(export_module, "_functions", lambda learn: iter(()))
+    monkeypatch.setattr(export_module, "functions", lambda learn: iter(()))
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         check_refused("dataset", tmp_path / "m")
 
