@@ -6,6 +6,7 @@ The sample stands beside this file in `sample/`, made by `scripts/make_sample.py
 from __future__ import annotations
 
 import gzip
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,7 +51,9 @@ def fashion_mnist(full: bool = False) -> DatasetDict:
 
     Source: Xiao, Rasul & Vollgraf 2017, "Fashion-MNIST" (arXiv:1708.07747).
     """
-    from datasets import DatasetDict
+    with warnings.catch_warnings():  # in a notebook without widgets, tqdm complains at its import
+        warnings.simplefilter("ignore")
+        from datasets import DatasetDict
 
     if not full:
         return DatasetDict({split: _as_dataset(_sample_table(split), split) for split in FILES})
