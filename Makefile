@@ -23,7 +23,7 @@ train: $(STAMP) ## train on the Fashion-MNIST sample; results go to runs/
 	@$(BIN)/minilearn train $(ARGS)
 
 test: $(STAMP) ## the whole test suite
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n 2 $(ARGS)
 
 lint: $(STAMP) ## ruff: rules and format
 	@$(BIN)/ruff check .
