@@ -107,6 +107,7 @@ class Resume(Callback):
                 load_loader_state(dl, state["loaders"][name])
         learn.epochs = plan.epochs(learn, first)
         learn.trained = state["place"] == "validation"
+        plan.resumed = state["met"] if state["place"] == "pass" else None
         self._waits = state["place"] in ("pass", "validation")
         if plan.cuts and state["place"] == "round":  # the fit looks ahead in it
             self._restore_stream(learn, pick_loader(learn.dls, True))
@@ -121,7 +122,7 @@ class Resume(Callback):
         load_callbacks(learn, state)
         learn.row = dict(state["row"])
         if state["place"] == "pass":
-            learn.skipped, learn.plan.resumed = state["batches"], state["met"]
+            learn.skipped = state["batches"]
             self._restore_stream(learn, learn.dl)
         elif learn.plan.cuts:
             self._restore_stream(learn, pick_loader(learn.dls, True))

@@ -11,7 +11,7 @@ from itertools import count
 from math import ceil, inf
 from typing import TYPE_CHECKING, Any
 
-from .stream import Stream, set_epoch
+from .stream import set_epoch
 
 if TYPE_CHECKING:
     from .learner import Learner
@@ -85,7 +85,7 @@ class Plan:
     def _rounds(self, learn: Learner, first: int) -> Iterator[int]:
         idle = 0
         for number in count(first):
-            if learn.steps_done == self.n_steps or (self.cuts and self._ends(learn.stream, first)):
+            if self.resumed is None and not learn.trained and self._is_over(learn, first):
                 return
             if idle == 2:  # one may be cancelled on purpose
                 raise RuntimeError(self._no_end("two rounds in a row", learn.steps_done))
@@ -94,11 +94,13 @@ class Plan:
             yield passes if self.cuts else number
             idle = 0 if learn.steps_done > before else idle + 1
 
-    def _ends(self, stream: Stream | None, first: int) -> bool:
-        """Look ahead, and return whether the data are exhausted for the last time."""
-        if stream is None:
+    def _is_over(self, learn: Learner, first: int) -> bool:
+        """Look ahead, and return whether the last update is made, or the data are exhausted."""
+        if learn.steps_done == self.n_steps or not self.cuts:
+            return learn.steps_done == self.n_steps
+        if learn.stream is None:
             return first == self.n_epochs
-        return stream.exhausted() and stream.passes == self.n_epochs
+        return learn.stream.exhausted() and learn.stream.passes == self.n_epochs
 
     def batches(self, learn: Learner) -> Iterator[Any]:
         """Yield the batches of one training pass: to the end of the data, or to its last update.

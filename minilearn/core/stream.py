@@ -128,7 +128,7 @@ class Stream:
         """Return the place: how the pass in hand began, and how many batches it gave."""
         taken = self.taken - len(self._peeked)
         state = {"taken": taken, "passes": self.passes, "empty": self._empty}
-        if not self.fresh:
+        if self._began is not None:
             state |= {
                 "loader": self._began[0],
                 "random": self._began[1],
@@ -173,7 +173,7 @@ class Stream:
                 yield batch
 
     def _finish(self) -> None:
-        self._batches = None
+        self._batches = self._began = None
         self.passes += 1
         if self._empty:
             warnings.warn(
