@@ -147,10 +147,11 @@ def _made_by(model: Any, pt2: bool) -> dict[str, Any] | None:
 
 def _card(learn: Learner, made_by: dict[str, Any] | None, taken: Taken) -> dict[str, Any]:
     pipeline = getattr(learn.dls, "pipeline", None) or Pipeline(classes=class_names(learn.dls))
-    args, kwargs = taken.inputs(1)
+    args, kwargs = taken.inputs(N_CHECKED)
     if pipeline.classes is None and chooses(learn):  # so that numbers are answered where it is used
         k = next(tensors(taken.model(*args, **kwargs))).shape[1]
         pipeline = replace(pipeline, classes=list(range(k)))
+    args, kwargs = taken.inputs(1)
     inputs = kwargs or {str(i): x for i, x in enumerate(args)}
     # JSON knows no infinity
     history = json.loads(json.dumps(list(learn.history), default=str), parse_constant=str)
@@ -171,7 +172,10 @@ def _write(taken: Taken, card: dict[str, Any], part: Path, pt2: bool, onnx: bool
     if pt2 or onnx:
         from .programs import run_onnx, save_onnx, save_program, trace
 
-        program = trace(taken.model, *taken.inputs(N_CHECKED), N_CHECKED)
+        try:
+            program = trace(taken.model, *taken.inputs(N_CHECKED), N_CHECKED)
+        except Exception as e:
+            raise ValueError(f"torch cannot write down the graph of the model: {e}. {WAYS}") from e
     if pt2:
         save_program(program, part / GRAPH)
         _check(GRAPH, taken, _model(part, None))
@@ -190,11 +194,16 @@ def _check(file: str, taken: Taken, again: Callable[..., Any]) -> None:
     """
     for n in (N_CHECKED, 1):
         args, kwargs = taken.inputs(n)
-        if not close(again(*args, **kwargs), taken.model(*args, **kwargs), 1e-4):
+        try:
+            same = close(again(*args, **kwargs), taken.model(*args, **kwargs), 1e-4)
+            why, cause = "it predicts otherwise", None
+        except Exception as e:  # torch and onnxruntime have their own kinds
+            same, why, cause = False, str(e), e
+        if not same:
             raise ValueError(
-                f"the model loaded again from {file} predicts otherwise for a batch of {n}: it was "
-                f"changed after it was made, or its graph depends on the batch. {WAYS}"
-            )
+                f"the model loaded again from {file} does not serve for a batch of {n}: {why}. It "
+                f"was changed after it was made, or its graph depends on the batch. {WAYS}"
+            ) from cause
 
 
 @contextmanager

@@ -249,11 +249,35 @@ def test_what_cannot_be_made_again_is_refused_and_leaves_no_trace(
 def test_a_model_that_was_changed_after_it_was_made_is_refused(tmp_path):
     model = two_layers(n_out=3)
     model[1] = nn.Tanh()  # same weights, other numbers
-    with pytest.raises(ValueError, match="model.safetensors predicts otherwise.*changed after"):
+    with pytest.raises(ValueError, match="model.safetensors .*predicts otherwise.*changed after"):
         learner(model).export(tmp_path / "m")
     model[2] = nn.Linear(5, 7)
     with pytest.raises(ValueError, match=r"holds another model(?s:.)*2\.weight"):
         learner(model).export(tmp_path / "m")
+    assert list(tmp_path.iterdir()) == []
+
+
+class OfFour(Unknown):
+    """Takes batches of four alone."""
+
+    def forward(self, x):
+        return self.layer(x.reshape(4, 4))
+
+
+class Turns(Unknown):
+    """Decides by the numbers it is given, which no graph can."""
+
+    def forward(self, x):
+        return self.layer(x if x.sum() > 0 else -x)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [(OfFour(), "pt2 does not serve for a batch of 1"), (Turns(), "cannot write down the graph")],
+)
+def test_a_graph_that_serves_some_batches_only_is_refused(model, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        learner(model, dl=DataLoader(data(4), 4)).export(tmp_path / "m", pt2=True)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -61,7 +61,15 @@ class Pipeline:
         Args:
             item: a picture (path, bytes, open file, PIL image), or its pixels as uint8, a tensor
                 (C, H, W) or an array (H, W, C), both also (H, W). All else is taken as ready.
+
+        Raises:
+            ValueError: a picture is given, and no number of channels is set.
         """
+        if self.channels is None and (isinstance(item, Path) or hasattr(item, "getbands")):
+            raise ValueError(
+                "nothing says how a picture is prepared for this model; set dls.pipeline = "
+                "Pipeline((H, W), channels=...), with mean and std where it was normalised"
+            )
         if self.channels is None or not _to_prepare(item):
             return item
         image = as_mode(_as_image(item), self.channels)

@@ -168,6 +168,11 @@ def test_pixels_as_tensor_and_array_are_prepared_and_floats_are_taken_as_ready()
     assert Pipeline()("some text") == "some text"
 
 
+def test_a_picture_without_a_way_to_prepare_it_is_an_error_that_names_the_setting():
+    with pytest.raises(ValueError, match=r"set dls\.pipeline = Pipeline"):
+        Pipeline(classes=["a", "b"])(palette())
+
+
 def test_an_unknown_way_to_resize_is_refused():
     with pytest.raises(ValueError, match="crop, pad, stretch, got 'squash'"):
         Pipeline((2, 2), "squash")
