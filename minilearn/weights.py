@@ -37,16 +37,16 @@ def save(self: Learner, path: str | Path, *, averaged: bool = True) -> None:
 
     Raises:
         ValueError: the name does not end in `.safetensors`.
-        TypeError: the model's state has something that is no tensor.
+        TypeError: the model's state has something that is no dense tensor.
     """
     if Path(path).suffix != SAFE:
         raise ValueError(f"weights are saved as {SAFE}, got {str(path)!r}")
     from safetensors.torch import save as to_bytes
 
     state = plain(clean_state(validated_state(self) if averaged else self.live_state()), "model")
-    other = [name for name, value in state.items() if not isinstance(value, Tensor)]
+    other = [n for n, t in state.items() if getattr(t, "layout", None) != torch.strided]
     if other:
-        raise TypeError(f"{other[0]!r} of the model's state is no tensor: use save_checkpoint")
+        raise TypeError(f"{other[0]!r} of the model is no dense tensor: use save_checkpoint")
     names: dict[int, str] = {}
     tied = {
         name: first for name, t in state.items() if (first := names.setdefault(id(t), name)) != name
@@ -120,6 +120,8 @@ def read_weights(
     state = _read_torch(path, trust)
     if isinstance(state, nn.Module):
         state = state.state_dict()
+    if not isinstance(state, Mapping):
+        raise ValueError(f"{path} holds a {type(state).__name__}, and no weights by name")
     if "minilearn" in state:
         return _of_checkpoint(state, averaged)
     inner = next((state[k] for k in WRAPPED if isinstance(state.get(k), Mapping)), state)
@@ -145,9 +147,10 @@ def _read_torch(path: str | Path, trust: bool) -> Any:
         raise
     except Exception as e:
         if not trust:
+            reason = (str(e).splitlines() or [type(e).__name__])[0]
             raise ValueError(
-                f"{path} cannot be read as weights alone: {str(e).splitlines()[0]} If it is a "
-                "pickle of someone you trust, trust=True reads it, and runs any code in it."
+                f"{path} cannot be read as weights alone: {reason}. If it is a pickle of someone "
+                "you trust, trust=True reads it, and runs any code in it."
             ) from e
     warnings.warn(f"{path} is read with all the code that its maker put into it", stacklevel=3)
     return torch.load(path, map_location="cpu", weights_only=False)
