@@ -31,9 +31,11 @@ RULES = {  # what the values of these keys must look like, wherever they stand
     "as_operator": r"torch\.ops\.(aten|prims)\.\w+\.\w+",
     "expr_str": f"{_TERM}+",
     "path_name": r"(weight|tensor)_\d+",
-    "in_spec": "(?!.*__enum__).*",
-    "out_spec": "(?!.*__enum__).*",
+    "in_spec": "(?!.*(__enum__|_factory)).*",
+    "out_spec": "(?!.*(__enum__|_factory)).*",
     "use_pickle": "False",
+    **dict.fromkeys(("as_int", "min_val", "max_val"), r"-?\d+|None"),
+    "as_float": r"[-+.\de]+|-?inf|nan",
 }
 DROPPED = {"metadata": {}, "guards_code": []}  # source lines with their paths; code to run
 
@@ -131,12 +133,7 @@ def _checked(node: Any) -> Any:
     if not isinstance(node, dict):
         return node
     for key, value in node.items():
-        pattern = RULES.get(key)
-        if (
-            pattern
-            and not isinstance(value, (dict, list))
-            and not re.fullmatch(pattern, str(value))
-        ):
+        if key in RULES and not re.fullmatch(RULES[key], str(value)):
             raise ValueError(f"{key}={value!r} in the .pt2 file could run code; it is not loaded")
     for name in node.get("range_constraints", ()):
         _checked({"expr_str": name})

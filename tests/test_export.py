@@ -464,6 +464,20 @@ ATTACKS = {
     ],
 }
 
+# torch hands sizes, also as lists, and hints to sympy, which evaluates strings
+for name, size in {
+    "size as a list": lambda code: {"as_expr": {"expr_str": [code], "hint": None}},
+    "hint": lambda code: {"as_expr": {"expr_str": "s77", "hint": {"as_int": code}}},
+}.items():
+    ATTACKS[name] = lambda marker, size=size: [
+        (
+            MODEL,
+            lambda node: next(iter(graph_of(node)["tensor_values"].values()))["sizes"].__setitem__(
+                0, size(f"open({str(marker)!r}, 'w')")
+            ),
+        )
+    ]
+
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory):
@@ -499,7 +513,9 @@ def test_that_check_sees_code_that_torchs_own_loader_runs(attack, graph, tmp_pat
         check_runs_nothing(attack, graph, tmp_path, torch.export.load)
 
 
-@pytest.mark.parametrize("attack", ["legacy weights", "pickled weight", "operator", "size"])
+@pytest.mark.parametrize(
+    "attack", ["legacy weights", "pickled weight", "operator", "size", "size as a list", "hint"]
+)
 def test_a_graph_that_holds_more_than_data_is_refused_by_name(attack, graph, tmp_path):
     path = tmp_path / "model.pt2"
     path.write_bytes(graph.read_bytes())
