@@ -82,13 +82,12 @@ from .insight import show as _show  # noqa: F401
 from .insight import summary as _summary  # noqa: F401
 from .insight.activations import (
     ActivationStats,
-    HooksCallback,
     append_stats,
     get_hist,
     get_min,
 )
 from .insight.gradient_stats import GradientStats
-from .insight.hooks import Hook, Hooks
+from .insight.hooks import Hook, Hooks, HooksCallback
 from .insight.interpret import Interpretation
 from .insight.lr_finder import LRFinderCB
 from .insight.plotting import get_grid, plot_func, show_image, show_images, subplots

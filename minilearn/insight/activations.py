@@ -1,4 +1,4 @@
-"""Statistics of what layers put out, batch by batch: hooks for a fit, three charts.
+"""Statistics of what layers put out, batch by batch, and three charts of them.
 
 Stands on core, hooks and plotting.
 """
@@ -6,7 +6,7 @@ Stands on core, hooks and plotting.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,16 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from minilearn.core.callback import Callback
-from minilearn.core.events import Order
-
-from .hooks import Hook, Hooks, check_not_compiled, first_float
+from .hooks import Hook, HooksCallback, first_float
 from .plotting import get_grid, show_image, subplots
 
 if TYPE_CHECKING:
     from minilearn.core.learner import Learner
 
-__all__ = ["ActivationStats", "HooksCallback", "append_stats", "get_hist", "get_min"]
+__all__ = ["ActivationStats", "append_stats", "get_hist", "get_min"]
 
 BINS, TOP = 40, 10  # of the histograms of absolute values
 SAMPLE = 4096  # values in a histogram
@@ -33,85 +30,6 @@ BLOCK = 128  # batches that are kept on the device
 def is_leaf(m: nn.Module) -> bool:
     """Return whether a module has no modules in it."""
     return next(m.children(), None) is None
-
-
-class HooksCallback(Callback):
-    """Hook modules for the time of a fit; iterate over it for the hooks and what they recorded.
-
-    The hooks are off when the fit is over, however it ended. Passes inside the fit (`validate`, a
-    probe) are not recorded. A module that runs twice in a batch is recorded twice.
-
-    Args:
-        hookfunc: called as `hookfunc(hook, module, input, output)`; `hook.name` is the layer's.
-        mod_filter: takes a module, returns whether to hook it; by default all are.
-        on_train: whether to fire in training passes.
-        on_valid: whether to fire in validation passes.
-        mods: the modules, instead of those that `mod_filter` selects.
-        every: fire in every so-manieth batch, counted over the fit.
-
-    Raises:
-        RuntimeError: the model is compiled, and would not see the hooks.
-
-    Events: before_fit, after_batch, cleanup_fit
-    Order:  METRICS
-    Reads:  model, training, depth
-    Writes:
-    """
-
-    order = Order.METRICS
-    in_probe = False
-
-    def __init__(
-        self,
-        hookfunc: Callable[..., Any],
-        mod_filter: Callable[[nn.Module], Any] | None = None,
-        on_train: bool = True,
-        on_valid: bool = False,
-        mods: Iterable[nn.Module] | None = None,
-        every: int = 1,
-    ) -> None:
-        if every < 1:
-            raise ValueError(f"every is a number of batches, 1 or more; got {every!r}")
-        self.hookfunc, self.mod_filter, self.every = hookfunc, mod_filter, every
-        self.on_train, self.on_valid, self.mods = on_train, on_valid, list(mods or ())
-        self.hooks: list[Hook] = []
-
-    def before_fit(self, learn: Learner) -> None:
-        """Attach new hooks; what the last fit recorded goes."""
-        check_not_compiled(learn.model)
-        self._depth, self._batches = getattr(learn, "depth", 0), 0
-        names = {m: name for name, m in learn.model.named_modules()}
-        mods = self.mods or [m for m in names if self.mod_filter is None or self.mod_filter(m)]
-        self.hooks = Hooks(mods, partial(self._fire, learn))
-        for hook, m in zip(self.hooks, mods, strict=True):
-            hook.name = f"{names.get(m, '')} {type(m).__name__}".strip()
-
-    def _fire(self, learn: Learner, *args: Any) -> None:
-        due = self._batches % self.every == 0 and self._watches(learn)
-        if due and getattr(learn, "depth", 0) == self._depth:
-            self.hookfunc(*args)
-
-    def _watches(self, learn: Learner) -> bool:
-        return self.on_train if learn.training else self.on_valid
-
-    def after_batch(self, learn: Learner) -> None:
-        """Count the batch."""
-        self._batches += self._watches(learn)
-
-    def cleanup_fit(self, learn: Learner) -> None:
-        """Remove the hooks; what they recorded stays, on the CPU."""
-        self.hooks.remove()
-        for hook in self:
-            if isinstance(stats := getattr(hook, "stats", None), Stats):
-                stats.flush()
-
-    def __iter__(self) -> Iterator[Hook]:
-        """Yield the hooks."""
-        return iter(self.hooks)
-
-    def __len__(self) -> int:
-        """Return the number of hooks."""
-        return len(self.hooks)
 
 
 class Stats:
@@ -249,6 +167,13 @@ class ActivationStats(HooksCallback):
     ) -> None:
         hookfunc = partial(append_stats, exact=exact)
         super().__init__(hookfunc, mod_filter, on_train, on_valid, every=every)
+
+    def cleanup_fit(self, learn: Learner) -> None:
+        """Remove the hooks; what they recorded stays, on the CPU."""
+        super().cleanup_fit(learn)
+        for hook in self:
+            if hasattr(hook, "stats"):
+                hook.stats.flush()
 
     def recorded(self) -> list[Hook]:
         """Return the hooks that have recorded something.

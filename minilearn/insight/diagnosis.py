@@ -19,9 +19,9 @@ from minilearn.core.exceptions import CancelFitException, CancelStepException
 from minilearn.core.learner import Learner
 from minilearn.core.scope import inner, participants
 
-from .activations import HooksCallback, is_leaf
+from .activations import is_leaf
 from .gradient_stats import layer_norms, own_parameters
-from .hooks import Hook, first_float
+from .hooks import Hook, HooksCallback, first_float
 
 PASSES_ON = (nn.Flatten, nn.Unflatten, nn.Identity, nn.modules.dropout._DropoutNd)
 

@@ -19,13 +19,12 @@ from minilearn.core.learner import Learner
 from minilearn.insight.activations import (
     BLOCK,
     ActivationStats,
-    HooksCallback,
     Stats,
     append_stats,
     get_hist,
     get_min,
 )
-from minilearn.insight.hooks import Hook, Hooks
+from minilearn.insight.hooks import Hook, Hooks, HooksCallback
 from tests.toys import At, batches
 
 
