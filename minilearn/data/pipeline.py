@@ -54,6 +54,8 @@ class Pipeline:
     def __post_init__(self) -> None:
         if self.resize not in RESIZES:
             raise ValueError(f"resize is one of {', '.join(RESIZES)}, got {self.resize!r}")
+        if self.size is not None:  # JSON gives a list
+            object.__setattr__(self, "size", tuple(self.size))
 
     def __call__(self, item: Any) -> Any:
         """Return an item as the model is given it, without B.
@@ -86,7 +88,7 @@ class Pipeline:
     def _resized(self, image: Image) -> Image:
         from PIL import Image, ImageOps
 
-        if self.size is None or image.size == (size := tuple(self.size)[::-1]):  # PIL: (W, H)
+        if self.size is None or image.size == (size := self.size[::-1]):  # PIL: (W, H)
             return image
         if self.resize == "stretch":
             return image.resize(size, Image.Resampling.BILINEAR)
