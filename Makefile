@@ -3,11 +3,12 @@
 PYTHON   ?= python3
 PIP_ARGS ?=
 ARGS     ?=
+N        ?= 200
 VENV     := .venv
 BIN      := $(VENV)/bin
 STAMP    := $(VENV)/.installed
 
-.PHONY: help train test lint bench nbs clean
+.PHONY: help train test torture lint bench nbs clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r target text; do printf '%-8s %s\n' "$$target" "$$text"; done
@@ -24,6 +25,9 @@ train: $(STAMP) ## train on the Fashion-MNIST sample; results go to runs/
 
 test: $(STAMP) ## the whole test suite
 	@$(BIN)/python -m pytest -n 2 $(ARGS)
+
+torture: $(STAMP) ## kill N runs at random points, resume each, compare it with an unbroken one
+	@$(BIN)/python tests/resumable.py $(N)
 
 lint: $(STAMP) ## ruff: rules and format
 	@$(BIN)/ruff check .

@@ -87,6 +87,18 @@ def test_a_stream_of_hugging_face_tells_its_place(tmp_path):
     check_goes_on(tmp_path, loader)
 
 
+def test_samples_in_a_shuffle_buffer_are_not_lost(tmp_path):
+    datasets = pytest.importorskip("datasets")
+
+    def loader():
+        rows = datasets.Dataset.from_dict({"x": [float(i) for i in range(24)]})
+        stream = rows.to_iterable_dataset(num_shards=3).shuffle(seed=3, buffer_size=6)
+        collate = lambda rows: tuple(map(torch.stack, zip(*pairs(r["x"] for r in rows))))  # noqa: B905, E731
+        return DataLoader(stream, 4, collate_fn=collate)
+
+    check_goes_on(tmp_path, loader, warns=True)
+
+
 def test_a_stateful_dataloader_tells_its_place(tmp_path):
     stateful = pytest.importorskip("torchdata.stateful_dataloader")
     for workers in (0, 2):

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from minilearn.core.callback import Callback
-from minilearn.core.exceptions import CancelException
 from minilearn.core.history import History
 from minilearn.core.seed import RandomStates, random_states, restore_random_states
 from minilearn.core.stream import Stream, load_loader_state, loader_state, pick_loader, set_epoch
@@ -67,14 +66,19 @@ def capture(learn: Learner) -> dict[str, Any]:
 
 def find_place(learn: Learner) -> str:
     """Return which place in its fit the Learner is at."""
-    if "fit" not in learn.levels:
-        rows = learn.history
-        done = rows and (rows[-1]["steps"], rows[-1]["epoch"]) == (learn.steps_done, learn.epoch)
-        return "round" if done else "epoch"
-    broken = not isinstance(learn.error, (type(None), CancelException))
-    if "epoch" in learn.levels or broken:
-        return "pass" if learn.training else "validation"
-    return "round"
+    last = learn.history[-1] if learn.history else None
+    if last is not None and (last is learn.row or _is_of(last, learn)):
+        return "round"
+    if learn.stream is None or "fit" not in learn.levels:
+        return "epoch"
+    if not learn.training:
+        return "validation"
+    return "pass" if learn.stream.begun else "epoch"
+
+
+def _is_of(row: dict[str, Any], learn: Learner) -> bool:
+    over = "fit" not in learn.levels
+    return over and (row["steps"], row["epoch"]) == (learn.steps_done, learn.epoch)
 
 
 class Resume(Callback):

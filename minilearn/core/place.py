@@ -90,7 +90,15 @@ def _teller(dl: Any) -> Any:
     dataset = getattr(dl, "dataset", None)  # a copy of it in each worker tells nothing here
     streams = isinstance(dl, DataLoader) and isinstance(dataset, IterableDataset)
     tells = streams and not dl.num_workers and all(hasattr(dataset, name) for name in STATEFUL)
-    return dataset if tells else None
+    return dataset if tells and not _has_buffer(dataset) else None
+
+
+def _has_buffer(dataset: Any) -> bool:
+    """Return whether Hugging Face shuffles samples in a buffer, which its state lacks."""
+    part = getattr(dataset, "_ex_iterable", None)
+    while part is not None and "BufferShuffled" not in type(part).__name__:
+        part = getattr(part, "ex_iterable", None)
+    return part is not None
 
 
 def _behind_indices(dl: DataLoader, n: int) -> Iterator[Any]:

@@ -108,6 +108,11 @@ class Stream:
         """Whether the next batch will be the loader's first."""
         return self._batches is None
 
+    @property
+    def begun(self) -> bool:
+        """Whether a pass over the loader has begun, and not come to its end."""
+        return self._began is not None
+
     def exhausted(self) -> bool:
         """Look one batch ahead, and return whether there was none."""
         if self._batches is None:
@@ -128,7 +133,7 @@ class Stream:
         """Return the place: how the pass in hand began, and how many batches it gave."""
         taken = self.taken - len(self._peeked)
         state = {"taken": taken, "passes": self.passes, "empty": self._empty}
-        if self._began is not None:
+        if self.begun:
             state |= {
                 "loader": self._began[0],
                 "random": self._began[1],
