@@ -492,6 +492,15 @@ def test_values_that_are_not_finite_are_not_saved(tmp_path):
     assert [name.split("-")[2] for name in names(tmp_path)] == ["value=0.8.ckpt", "value=0.7.ckpt"]
 
 
+@pytest.mark.case("C061")
+def test_the_check_notices_a_value_that_is_not_finite(tmp_path, monkeypatch):
+    save_all = lambda self, learn, value: self._save(learn, value)  # noqa: E731
+    monkeypatch.setattr(CheckpointCB, "_end_round", save_all)
+    fit_with_values([np.nan, 0.8], tmp_path, mode="min")
+    with pytest.raises(AssertionError):
+        assert [name.split("-")[2] for name in names(tmp_path)] == ["value=0.8.ckpt"]
+
+
 @pytest.mark.case("C063")
 def test_the_best_two_are_kept(tmp_path):
     fit_with_values([0.5, 0.6, 0.4, 0.7, 0.65], tmp_path, mode="max", keep=2)
