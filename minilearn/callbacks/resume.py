@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from minilearn.core.callback import Callback
+from minilearn.core.events import Order
 from minilearn.core.history import History
 from minilearn.core.seed import RandomStates, random_states, restore_random_states
 from minilearn.core.stream import Stream, load_loader_state, loader_state, pick_loader, set_epoch
@@ -93,7 +94,7 @@ class Resume(Callback):
     Writes: epoch, steps_done, history, epochs, trained, stream, skipped, row
     """
 
-    order = 1090
+    order = Order.STOP + 1000  # behind whatever anybody has
     in_probe = False
 
     def __init__(self, state: dict[str, Any], exact: bool = False) -> None:
