@@ -19,6 +19,7 @@ from fastcore.basics import patch
 from torch import nn
 from torch.nn import Parameter
 
+from .callbacks.warmup import set_lr
 from .core.learner import Learner
 
 __all__ = ["optimizer", "param_groups"]
@@ -116,6 +117,27 @@ def _new_opt(self: Learner, lr: float | slice) -> Any:
     if isinstance(func, str) or (isinstance(lr, slice) and not takes_model):
         func, takes_model = optimizer(func), True
     return func(self.model if takes_model else self.model.parameters(), lr)
+
+
+@patch
+def _set_lr(self: Learner, lr: float | slice) -> None:
+    """Give the optimizer that is kept another rate; its groups keep their ratios (R15)."""
+    groups = getattr(self.opt, "param_groups", None)
+    name = type(self.opt).__name__
+    if isinstance(lr, slice):
+        raise ValueError(f"rates by layer need a new optimizer, and {name} is kept from before")
+    if groups is None and not hasattr(self.opt, "lr"):
+        raise ValueError(
+            f"{name} is kept from before and has neither param_groups nor lr, so fit(lr={lr!r}) "
+            "cannot reach it: set its rate yourself"
+        )
+    if groups is None:
+        self.opt.lr = lr
+        return
+    rates = [float(group["lr"]) for group in groups]
+    for group, rate in zip(groups, rates, strict=True):
+        group.pop("initial_lr", None)  # of a schedule before: the next is to begin with this rate
+        set_lr(group, lr * (rate / max(rates) if max(rates) else 1.0))
 
 
 @patch

@@ -575,3 +575,36 @@ def test_an_opt_func_can_be_compared_and_shown():
         {"momentum": 0.9},
     )
     assert isinstance(BatchSchedCB(partial(optim.lr_scheduler.StepLR, step_size=1)), BatchSchedCB)
+
+
+def test_a_rate_for_one_fit_reaches_an_optimizer_that_is_kept_with_ratios():
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
+    groups = [{"params": model[0].parameters(), "lr": 0.1}, {"params": model[1].parameters()}]
+    opt = torch.optim.SGD(groups, lr=0.2)
+    learn = Learner(model, toy_dls(), cbs=[TrainCB()], opt=opt)
+    learn.fit(1, lr=0.02)
+    assert [g["lr"] for g in opt.param_groups] == pytest.approx([0.01, 0.02])
+    learn.fit(1)
+    assert [g["lr"] for g in opt.param_groups] == pytest.approx([0.01, 0.02])
+
+
+def test_a_rate_for_one_fit_reaches_the_optimizer_of_the_fit_before():
+    learn = Learner(linear(), toy_dls(), lr=0.1, cbs=[TrainCB()])
+    learn.fit(1)
+    opt = learn.opt
+    learn.fit(1, lr=0.01, reset_opt=False)
+    assert learn.opt is opt and opt.param_groups[0]["lr"] == pytest.approx(0.01)
+
+
+def test_a_rate_that_cannot_be_handed_on_is_an_error():
+    class Steps:
+        def step(self):
+            pass
+
+        def zero_grad(self):
+            pass
+
+    learn = Learner(linear(), toy_dls(), cbs=[TrainCB()], opt=Steps())
+    learn.fit(1)
+    with pytest.raises(ValueError, match="kept from before"):
+        learn.fit(1, lr=0.1)

@@ -242,7 +242,7 @@ class Learner(Dispatch, Patched):
         self.cbs.extend(added)
         try:
             with preserved_modes(self.model):
-                valid = self._begin(plan, train, valid, self.lr if lr is None else lr, reset_opt)
+                valid = self._begin(plan, train, valid, lr, reset_opt)
                 self._fit(train, valid)
         except KeyboardInterrupt:
             self.interrupted = True
@@ -278,8 +278,14 @@ class Learner(Dispatch, Patched):
         return valid
 
     def _make_opt(self, lr: float | None, reset_opt: bool) -> None:
-        if self._opt_given or self.opt_func is None or not (reset_opt or self.opt is None):
+        keeps = self._opt_given or self.opt_func is None or not reset_opt
+        if self.opt is not None and keeps:
+            if lr is not None:
+                self._set_lr(lr)
             return
+        if self.opt_func is None:
+            return
+        lr = self.lr if lr is None else lr
         if lr is None:
             raise ValueError(
                 "training needs a learning rate: Learner(..., lr=0.01) or fit(..., lr=0.01)"
