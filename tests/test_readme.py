@@ -1,5 +1,6 @@
 """What README shows, runs: every block of Python, in a folder of its own."""
 
+import builtins
 import os
 import re
 import subprocess
@@ -8,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+import minilearn.all
+
 README = (Path(__file__).parent.parent / "README.md").read_text()
+NAME = re.compile(r"\b([A-Z]\w*CB|[A-Z][a-z]\w+|[a-z]\w+(?=\(|$))")
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.S)
 
 
@@ -28,3 +32,11 @@ def test_code_in_readme_runs(number, tmp_path):
     )
     assert out.returncode == 0, out.stderr
     assert out.stdout
+
+
+def test_what_the_table_names_is_there():
+    table = README.split("## What is there")[1].split("## The house")[0]
+    names = {word for code in re.findall(r"`([^`]+)`", table) for word in NAME.findall(code)}
+    homes = (minilearn.all, minilearn.Learner, minilearn.DataLoaders, minilearn.History, builtins)
+    missing = [n for n in names if not any(hasattr(home, n) for home in homes)]
+    assert "CheckpointCB" in names and missing == []
