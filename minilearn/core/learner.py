@@ -1,13 +1,11 @@
 """The Learner: one visible loop; everything else is a callback.
 
-Stands on the other rooms of core. Read `_fit`, `_one_round`, `_one_epoch` and `_one_batch` first.
+Stands on the other rooms of core; `running` prepares fits and passes. Read `_fit`, `_one_round`, `_one_epoch` and `_one_batch` first.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,22 +14,19 @@ import torch
 import torch.nn.functional as F
 from torch import nn, optim
 
-from .actions import check_owners
-from .batch import batch_size, detach, n_batches
+from .batch import batch_size, detach
 from .callback import as_callbacks
-from .dispatch import Dispatch
 from .events import with_cbs
-from .exceptions import CancelException
 from .explain import explain_text, show
-from .history import History, in_order
+from .history import History
 from .modes import frozen_modules, preserved_modes, set_mode
-from .patched import Patched
 from .plan import Plan
+from .running import Running
 from .seed import preserved_random_states
-from .stream import Stream, check_loader, pick_loader
+from .stream import Stream, pick_loader
 
 
-class Learner(Dispatch, Patched):
+class Learner(Running):
     """A model, data, a loss and an optimizer factory, and the loop that trains them.
 
     Args:
@@ -250,100 +245,6 @@ class Learner(Dispatch, Patched):
                 raise
         finally:
             self._end(added)
-
-    def _begin(
-        self, plan: Plan, train: bool, valid: bool, lr: float | None, reset_opt: bool
-    ) -> bool:
-        """Check and set all that the fit needs; return whether it validates."""
-        valid = valid and (not train or pick_loader(self.dls, False) is not None)
-        for phase, wanted in ((True, train), (False, valid)):
-            if wanted:
-                check_loader(pick_loader(self.dls, phase), phase)
-        if plan.n_steps is not None and not train:
-            raise ValueError("n_steps counts updates, and train=False makes none; give n_epochs")
-        self.plan, self.n_epochs, self.epochs = plan, plan.n_epochs, plan.epochs(self)
-        self.n_batches = n_batches(pick_loader(self.dls, True)) if train else None
-        self.batches_per_step, self.steps_done = 1, 0
-        self.epoch = self.iter = self.batch = self.preds = None
-        self.loss = self.loss_parts = self.stream = None
-        self.skipped, self.trained = 0, False
-        self.history, self.row, self.interrupted, self.grads_held = History(), {}, False, False
-        self._resolve()
-        check_owners(self, self._owners, train)
-        if train:
-            self._make_opt(lr, reset_opt)
-            if self.opt is None and self._owners["step"].is_default:
-                raise ValueError("training needs an optimizer: give the Learner opt_func= or opt=")
-            self._clear_grads()
-        return valid
-
-    def _make_opt(self, lr: float | None, reset_opt: bool) -> None:
-        keeps = self._opt_given or self.opt_func is None or not reset_opt
-        if self.opt is not None and keeps:
-            if lr is not None:
-                self._set_lr(lr)
-            return
-        if self.opt_func is None:
-            return
-        lr = self.lr if lr is None else lr
-        if lr is None:
-            raise ValueError(
-                "training needs a learning rate: Learner(..., lr=0.01) or fit(..., lr=0.01)"
-            )
-        self.opt = self._new_opt(lr)
-
-    def _end(self, added: list[Any]) -> None:
-        """Leave nothing of the fit behind but its results."""
-        if self.stream is not None:
-            self.stream.close()
-        self._clear_grads()
-        self._unbind()
-        self.training, self.valid_name = False, None
-        self.cbs[:] = [cb for cb in self.cbs if not any(cb is temporary for temporary in added)]
-
-    def _clear_grads(self) -> None:
-        params = [p for group in getattr(self.opt, "param_groups", ()) for p in group["params"]]
-        if isinstance(self.model, nn.Module):
-            params += self.model.parameters()
-        for p in params:
-            p.grad = None
-
-    @contextmanager
-    def _batches(self) -> Iterator[Iterable[tuple[int, Any]]]:
-        """Number the batches of one pass; the loader's workers are let go however the pass ends."""
-        self.pass_length = n_batches(self.dl)
-        if not self.training:
-            stream = batches = Stream(self.dl, "validation")
-        else:
-            if self.stream is None or (self.stream.fresh and not self.plan.cuts):
-                self.stream = Stream(self.dl, "training")
-            stream, batches = self.stream, self.plan.batches(self)
-        try:
-            yield enumerate(batches, self.skipped)
-        finally:
-            self.skipped = 0
-            if not (self.training and self.plan.cuts):
-                stream.close()
-
-    @contextmanager
-    def _history_row(self) -> Iterator[None]:
-        """Collect a row of history; errors and interrupts leave no half row."""
-        self.row, start = {}, time.perf_counter()
-        try:
-            yield
-        except CancelException:
-            self._keep_row(start)
-            raise
-        self._keep_row(start)
-
-    def _keep_row(self, start: float) -> None:
-        counters = {
-            "epoch": self.epoch,
-            "steps": self.steps_done,
-            "time": time.perf_counter() - start,
-        }
-        self.row = in_order(counters | self.row)
-        self.history.append(self.row)
 
     # ---- what is known ----
 
