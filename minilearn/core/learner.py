@@ -1,6 +1,7 @@
 """The Learner: one visible loop; everything else is a callback.
 
-Stands on the other rooms of core; `running` prepares fits and passes. Read `_fit`, `_one_round`, `_one_epoch` and `_one_batch` first.
+Stands on the other rooms of core; `running` prepares fits and passes. Read `_fit`, `_one_round`,
+`_one_epoch` and `_one_batch` first.
 """
 
 from __future__ import annotations
