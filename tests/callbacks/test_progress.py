@@ -211,7 +211,7 @@ def train_into(log, n=1000):
 
 
 def train_in_a_process(log):
-    command = f"from test_progress import train_into; train_into({str(log)!r})"
+    command = f"from tests.callbacks.test_progress import train_into; train_into({str(log)!r})"
     env = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
     env["PYTHONPATH"] = os.pathsep.join(sys.path)
     with log.open("w") as out:

@@ -107,7 +107,7 @@ def test_a_loader_without_batches_raises_before_the_first_epoch_or_at_the_end_of
 @pytest.mark.parametrize("fault", ["check_loader", "no check at the end"])
 def test_the_check_of_empty_loaders_notices_a_fit_of_nothing(monkeypatch, fault):
     if fault == "check_loader":
-        monkeypatch.setattr("minilearn.core.learner.check_loader", lambda dl, training: None)
+        monkeypatch.setattr("minilearn.core.running.check_loader", lambda dl, training: None)
     else:
         monkeypatch.setattr(Stream, "_finish", lambda self: setattr(self, "_batches", None))
     with pytest.raises((AssertionError, pytest.fail.Exception)):
