@@ -46,7 +46,7 @@ class EarlyStopCB(Callback):
         ValueError: there is no direction, or `patience` is below 1.
         KeyError: after the first validation, where there is no such column.
 
-    Events: before_fit, after_round, cleanup_fit
+    Events: before_fit, before_round, after_round, cleanup_fit
     Order:  STOP
     Reads:  row, training, epoch, model, cbs
     Writes:
@@ -78,6 +78,11 @@ class EarlyStopCB(Callback):
         if not (self.keep or self._resumed):
             self._forget()
         self.stopped = None
+
+    def before_round(self, learn: Learner) -> None:
+        """End a resumed fit at once, if it was this that ended it before."""
+        if self._resumed and self.count >= self.patience:
+            raise CancelFitException
 
     def after_round(self, learn: Learner) -> None:
         """Compare, and end the fit when patience is at its end."""

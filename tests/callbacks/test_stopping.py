@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import torch
 from torch.optim import lr_scheduler
-from toys import At, batches, linear, toy_learner
+from toys import At, batches, linear, toy_dls, toy_learner
 
 from minilearn import (
     EMACB,
@@ -16,15 +16,18 @@ from minilearn import (
     Callback,
     CancelFitException,
     CancelRoundException,
+    CheckpointCB,
     ClipGradCB,
     EarlyStopCB,
     GradAccumCB,
+    Learner,
     MetricsCB,
     MixedPrecision,
     MixUpCB,
     Order,
     SpikeCB,
     TimeLimitCB,
+    TrainCB,
     constant,
     warmup,
 )
@@ -489,3 +492,22 @@ def test_with_any_recipe_the_fit_is_the_first_part_of_the_one_that_goes_on(recip
     assert (len(losses), len(all_losses)) == (3, 6)
     assert losses == all_losses[:3]
     assert all(same(a, b) for a, b in zip(stopped, whole[: len(stopped)], strict=True))
+
+
+def test_a_run_that_was_stopped_early_trains_nothing_more_when_it_is_resumed(tmp_path):
+    def run(**kwargs):
+        cbs = [
+            TrainCB(),
+            MetricsCB(),
+            EarlyStopCB(patience=1, min_delta=1e9),
+            CheckpointCB(tmp_path),
+        ]
+        learn = Learner(linear(), toy_dls(), cbs=cbs)
+        learn.fit(5, **kwargs)
+        return learn
+
+    stopped = run()
+    assert len(stopped.history) == 2  # the second was not better, and patience is 1
+    resumed = run(resume=True)
+    assert resumed.history["valid_loss"] == stopped.history["valid_loss"]
+    assert torch.equal(resumed.model.weight, stopped.model.weight)
