@@ -1,5 +1,6 @@
 """What every test stands on: one thread, no window, no network, the same random numbers."""
 
+import logging
 import os
 import random
 
@@ -32,3 +33,12 @@ def same_random_numbers() -> None:
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def same_logging():
+    """Give the package's logger back as it was: `setup_logger` changes it for the whole process."""
+    logger = logging.getLogger("minilearn")
+    before = logger.handlers[:], logger.level, logger.propagate
+    yield
+    logger.handlers[:], logger.level, logger.propagate = before
