@@ -11,7 +11,6 @@ from . import freezing as _freezing  # noqa: F401
 from .callbacks import batch_size as _batch_size  # noqa: F401
 from .callbacks import checkpoint_methods as _checkpoint_methods  # noqa: F401
 from .callbacks import dry_run as _dry_run  # noqa: F401
-from .callbacks import recipes as _recipes  # noqa: F401
 from .callbacks import usual as _usual  # noqa: F401
 from .callbacks.augment import BatchTransformCB, tfm_batch
 from .callbacks.averaging import EMACB
@@ -21,13 +20,14 @@ from .callbacks.closure import ClosureCB
 from .callbacks.device import ChannelsLastCB, DeterministicCB, DeviceCB
 from .callbacks.dropout import MCDropoutCB
 from .callbacks.gradients import ClipGradCB, GradAccumCB, NonFiniteCB
-from .callbacks.handlers import LambdaCB
+from .callbacks.handlers import HasLearnCB, LambdaCB
 from .callbacks.limits import LimitBatchesCB, OverfitCB
 from .callbacks.loggers import CSVLoggerCB, JSONLLoggerCB, TensorBoardCB
 from .callbacks.metrics import MetricsCB
 from .callbacks.mixing import CutMixCB, MixUpCB
 from .callbacks.precision import MixedPrecision, ScaledPrecision
 from .callbacks.progress import ProgressCB
+from .callbacks.recipes import fit
 from .callbacks.recorder import RecorderCB
 from .callbacks.rows import LoggerCB, log_values
 from .callbacks.run import RunCB
@@ -151,6 +151,7 @@ __all__ = [
     "GlobalAvgPool",
     "GradAccumCB",
     "GradientStats",
+    "HasLearnCB",
     "History",
     "HistoryBuffer",
     "Hook",
@@ -212,6 +213,7 @@ __all__ = [
     "create_model",
     "default_device",
     "fashion_mnist",
+    "fit",
     "flat_cos",
     "get_dls",
     "get_grid",

@@ -259,3 +259,26 @@ def test_with_cbs_on_a_class_of_ones_own():
     stages = Stages()
     stages.one()
     assert stages.heard == ["before_batch", "cleanup_batch"]
+
+
+def test_fit_without_a_learner_equals_one(dls):
+    data = [next(iter(dls.train)) for _ in range(2)]
+    torch.manual_seed(0)
+    model = minilearn.all.get_model()
+    learn = TrainLearner(minilearn.all.get_model(), (data, data), F.cross_entropy, lr=0.1)
+    learn.model.load_state_dict(model.state_dict())
+    opt = optim.SGD(model.parameters(), lr=0.1)
+    loss, acc = minilearn.all.fit(2, model, F.cross_entropy, opt, data, data)
+    learn.fit(2, cbs=MetricsCB(accuracy=minilearn.all.accuracy))
+    assert loss == learn.history["valid_loss"][-1] and acc == learn.history["accuracy"][-1]
+
+
+def test_a_callback_that_keeps_the_learner_lets_it_go(dls):
+    class Peeks(minilearn.all.HasLearnCB):
+        def after_batch(self, learn):
+            self.seen = self.learn
+
+    cb = Peeks()
+    learn = TrainLearner(minilearn.all.get_model(), dls, F.cross_entropy)
+    learn.fit(1, cbs=[cb, SingleBatchCB()])
+    assert cb.seen is learn and cb.learn is None

@@ -158,6 +158,26 @@ class LambdaCB(Callback):
         return f"LambdaCB({', '.join(f'{k}={_name(fn)}' for k, fn in self.handlers.items())})"
 
 
+class HasLearnCB(Callback):
+    """Keeps the Learner as `self.learn` while a fit runs, for methods that are no handlers.
+
+    Events: before_fit, cleanup_fit
+    Order:  DEFAULT
+    Reads:
+    Writes:
+    """
+
+    learn: Learner | None = None
+
+    def before_fit(self, learn: Learner) -> None:
+        """Take it."""
+        self.learn = learn
+
+    def cleanup_fit(self, learn: Learner) -> None:
+        """Let it go: a callback that outlives the fit must not hold the data."""
+        self.learn = None
+
+
 def count(learn: Learner, event: str) -> int:
     """Return which batch of its pass, update of the fit, or epoch `event` belongs to, from 1."""
     if event in PER_BATCH:

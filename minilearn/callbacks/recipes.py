@@ -1,21 +1,26 @@
 """Fits with a schedule, in one call.
 
-Stands on core and schedule.
+Stands on core, metrics, schedule and training.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from fastcore.basics import patch
+from torch import nn
+from torch.optim import Optimizer
 
 from minilearn.core.callback import as_callbacks
 from minilearn.core.learner import Learner
 
+from .metrics import MetricsCB
 from .schedule import BatchSchedCB
 from .schedulers import Factory, flat_cos, one_cycle
+from .scores import accuracy
+from .training import TrainCB
 
 
 @patch
@@ -91,3 +96,30 @@ def _fit_with(
 ) -> None:
     top = max(lr) if isinstance(lr, Sequence) else lr
     learn.fit(n_epochs, lr=top, cbs=[*as_callbacks(cbs), BatchSchedCB(sched)], **kwargs)
+
+
+def fit(
+    epochs: int,
+    model: nn.Module,
+    loss_func: Callable[..., Any],
+    opt: Optimizer,
+    train_dl: Any,
+    valid_dl: Any,
+) -> tuple[float, float]:
+    """Train a classifier with a ready optimizer, without a Learner of your own.
+
+    Args:
+        epochs: passes over the training data.
+        model: gives logits, shape (B, K).
+        loss_func: takes logits and labels.
+        opt: holds the parameters of `model`.
+        train_dl: batches of (inputs, labels).
+        valid_dl: the same, for the validation after each pass.
+
+    Returns:
+        Loss and accuracy of the last validation.
+    """
+    cbs = [TrainCB(), MetricsCB(accuracy=accuracy)]
+    learn = Learner(model, (train_dl, valid_dl), loss_func, cbs=cbs, opt=opt)
+    learn.fit(epochs)
+    return learn.history["valid_loss"][-1], learn.history["accuracy"][-1]
