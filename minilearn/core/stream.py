@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
+from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from .batch import n_batches
@@ -22,8 +23,8 @@ def pick_loader(dls: Any, training: bool) -> Any:
     """Return the training or validation loader of `dls`, None where there is none.
 
     Args:
-        dls: an object with `train` and `valid`, a Mapping with these keys, or a tuple or list of
-            both.
+        dls: an object with `train` and `valid`, a Mapping with these keys, a tuple or list of
+            both, or a training loader.
         training: which of the two.
     """
     name, position = ("train", 0) if training else ("valid", 1)
@@ -31,10 +32,16 @@ def pick_loader(dls: Any, training: bool) -> Any:
         return getattr(dls, name, None)
     if isinstance(dls, Mapping):
         return dls.get(name)
-    if isinstance(dls, (tuple, list)):
+    if isinstance(dls, (tuple, list)) and not _is_loader(dls):
         loader = dls[position] if len(dls) > position else None
         return None if isinstance(loader, int) else loader  # (0,) stands for no loaders
     return dls if training else None
+
+
+def _is_loader(dls: Any) -> bool:
+    """Return whether a list holds batches, tuples of tensors: then it is a training loader."""
+    first = dls[0] if type(dls) is list and dls else None
+    return type(first) is tuple and any(isinstance(x, Tensor) for x in first)
 
 
 def check_loader(dl: Any, training: bool) -> None:

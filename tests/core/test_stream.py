@@ -279,3 +279,10 @@ def test_the_number_of_items_is_the_batch_size_or_what_count_says():
     learn = toy_learner([watch], dls=(batches(1, 5),), count=lambda batch: batch[0].numel())
     learn.fit(1)
     assert seen == [5, 15]
+
+
+def test_a_list_of_batches_is_a_training_loader():
+    data, ours, theirs = batches(3), linear(), linear()
+    Learner(ours, data, cbs=[TrainCB()]).fit(2)
+    Learner(theirs, (data,), cbs=[TrainCB()]).fit(2)
+    assert torch.equal(ours.weight, theirs.weight)
