@@ -16,6 +16,7 @@ from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 from minilearn.core.exceptions import CancelException
 from minilearn.core.history import format_value
+from minilearn.core.modes import is_training
 
 from .feed import Feed, as_metric, check_name, named, restore_state, saved_state
 from .sums import FunctionMean, Mean, columns_of, finite
@@ -159,7 +160,7 @@ class MetricsCB(Callback):
             self.feed.flush()
 
     def _publish(self, learn: Learner) -> None:
-        training = _is_training(learn)
+        training = is_training(learn)
         values = self._values()
         if not values:
             return
@@ -244,11 +245,6 @@ class MetricsCB(Callback):
     def __repr__(self) -> str:
         """Show the names of the metrics."""
         return f"MetricsCB({', '.join(self.metrics)})"
-
-
-def _is_training(learn: Any) -> bool:
-    training = getattr(learn, "training", None)
-    return learn.model.training if training is None else training
 
 
 def _in_float32(preds: Any) -> Any:

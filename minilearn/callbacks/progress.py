@@ -16,6 +16,7 @@ from minilearn.core.batch import n_batches
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 from minilearn.core.explain import in_notebook
+from minilearn.core.modes import is_training
 
 from .display import Bar, Lines, Terminal
 from .notebook import Notebook
@@ -158,12 +159,6 @@ def open_display(plot: bool = False) -> Lines:
         return Notebook(plot)
     isatty = getattr(sys.stdout, "isatty", None)
     return Terminal() if isatty is not None and isatty() else Lines()
-
-
-def is_training(learn: Any) -> bool:
-    """Return whether the pass trains; a learner that does not say so has a model that does."""
-    training = getattr(learn, "training", None)
-    return learn.model.training if training is None else training
 
 
 def fit_progress(learn: Any) -> tuple[str, int, int | None]:

@@ -54,3 +54,9 @@ def preserved_modes(model: Any) -> Iterator[None]:
 
 def _modules(model: Any) -> list[nn.Module]:
     return list(model.modules()) if isinstance(model, nn.Module) else []
+
+
+def is_training(learn: Any) -> bool:
+    """Return whether the pass trains; a learner that does not say so has a model that does."""
+    training = getattr(learn, "training", None)
+    return learn.model.training if training is None else training
