@@ -25,6 +25,7 @@ from .callbacks.limits import LimitBatchesCB, OverfitCB
 from .callbacks.loggers import CSVLoggerCB, JSONLLoggerCB, TensorBoardCB
 from .callbacks.metrics import MetricsCB
 from .callbacks.mixing import CutMixCB, MixUpCB
+from .callbacks.named_schedules import schedule
 from .callbacks.precision import MixedPrecision, ScaledPrecision
 from .callbacks.progress import ProgressCB
 from .callbacks.recipes import fit
@@ -106,6 +107,7 @@ from .nn import (
     create_model,
     get_model,
     init_weights,
+    list_models,
     lsuv,
     lsuv_init,
     rand_copy,
@@ -222,6 +224,7 @@ __all__ = [
     "get_model",
     "init_weights",
     "inplace",
+    "list_models",
     "load_learner",
     "load_model",
     "log_values",
@@ -243,6 +246,7 @@ __all__ = [
     "rmse",
     "run_cbs",
     "sched_lrs",
+    "schedule",
     "set_seed",
     "setup_logger",
     "show_image",

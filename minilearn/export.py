@@ -29,7 +29,7 @@ from .core.seed import preserved_random_states
 from .data.loaders import DataLoaders
 from .data.pipeline import Pipeline, class_names
 from .infer import chooses
-from .nn.registry import MODELS, built_by, create_model
+from .nn.registry import MODELS, built_by, remake_model
 from .portable import Taken, bare, close, functions, take
 from .weights import load_model
 
@@ -125,7 +125,7 @@ def _model(path: Path, made_by: dict[str, Any] | None, device: Any = "cpu") -> n
 
         return load_program(path / GRAPH, device)
     with preserved_random_states():
-        model = create_model(made_by["name"], **made_by["arguments"]).to(device)
+        model = remake_model(made_by["name"], made_by["arguments"]).to(device)
     return load_model(path / WEIGHTS, model).eval()
 
 

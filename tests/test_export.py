@@ -586,5 +586,5 @@ def test_only_functions_are_registered_and_each_name_once():
     with pytest.raises(ValueError, match=r"minilearn\.nn\.models has registered a model 'resnet'"):
         register_model(resnet)
     assert before == MODELS
-    with pytest.raises(ValueError, match="no model 'vgg' is registered here; there are get_model"):
+    with pytest.raises(ValueError, match="no model 'vgg' is registered here; there are cnn"):
         create_model("vgg")

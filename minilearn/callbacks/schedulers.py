@@ -1,6 +1,6 @@
 """Schedulers for a fit: torch's own, their lengths filled in; two more curves; previews.
 
-Stands on torch only. A *factory* is called with an optimizer and returns a scheduler, as
+Stands on torch and timm_schedules. A *factory* is called with an optimizer and returns a scheduler, as
 `partial(lr_scheduler.CosineAnnealingLR, eta_min=1e-5)` does.
 """
 
@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim import Optimizer, lr_scheduler
 
+from .timm_schedules import Told
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Factory = Callable[..., Any]
 
-FILLED = ("total_steps", "T_max", "total_iters", "epochs", "steps_per_epoch")
+FILLED = ("total_steps", "T_max", "total_iters", "t_initial", "epochs", "steps_per_epoch")
 """The parameters of a factory that tell a length: those not given are filled in from the fit."""
 
 
@@ -74,6 +76,8 @@ def build(factory: Factory, opt: Optimizer, lengths: Lengths) -> Any:
             f"{unknown[0]}=…"
         )
     sched = factory(opt, **filled)
+    if hasattr(sched, "step_update"):
+        return Told(sched)
     check_fits(sched, lengths)
     return sched
 

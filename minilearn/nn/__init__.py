@@ -19,7 +19,7 @@ from minilearn.nn.layers import (
     conv,
 )
 from minilearn.nn.models import get_model, resnet
-from minilearn.nn.registry import create_model, register_model
+from minilearn.nn.registry import create_model, list_models, register_model
 
 __all__ = [
     "Dropout",
@@ -36,6 +36,7 @@ __all__ = [
     "create_model",
     "get_model",
     "init_weights",
+    "list_models",
     "lsuv",
     "lsuv_init",
     "rand_copy",

@@ -14,7 +14,7 @@ from minilearn.core.batch import default_device
 from minilearn.nn.layers import GlobalAvgPool, Maker, ResBlock, act_gr, conv
 from minilearn.nn.registry import register_model
 
-__all__ = ["get_model", "resnet"]
+__all__ = ["cnn", "get_model", "resnet"]
 
 
 @register_model
@@ -46,6 +46,28 @@ def get_model(
     layers = [conv(ni, nf, act=act, norm=norm) for ni, nf in zip(nfs, nfs[1:], strict=False)]
     head = [conv(nfs[-1], n_out, act=None), GlobalAvgPool()]
     return nn.Sequential(*layers, *head).to(default_device())
+
+
+@register_model
+def cnn(
+    n_in: int = 1,
+    n_out: int = 10,
+    nfs: Sequence[int] = (16, 32, 64, 128),
+    act: Maker | bool | None = act_gr,
+    norm: Maker | bool | None = nn.BatchNorm2d,
+) -> nn.Sequential:
+    """Make the plain CNN of `minilearn train`: `get_model` with norm layers and a shifted ReLU.
+
+    Shapes: (B, n_in, H, W) -> (B, n_out).
+
+    Args:
+        n_in: channels of the images.
+        n_out: number of outputs.
+        nfs: channels after each convolution but the last.
+        act: makes the activations, as in `conv`.
+        norm: makes the norm layers, as in `conv`.
+    """
+    return get_model(act, (n_in, *nfs), norm, n_out=n_out)
 
 
 @register_model

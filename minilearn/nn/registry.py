@@ -1,12 +1,16 @@
-"""Models that can be made again from a name and plain arguments: `register_model`.
+"""Models by name, from plain arguments, which can be made again: `create_model`, `register_model`.
 
-Stands on torch only.
+Stands on torch only; timm is asked for its own models alone.
 """
 
 from __future__ import annotations
 
+import difflib
 import inspect
-from collections.abc import Callable, Mapping
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
 from functools import wraps
 from importlib import import_module
 from typing import Any, TypeVar
@@ -16,6 +20,7 @@ from torch import nn
 F = TypeVar("F", bound=Callable[..., nn.Module])
 
 MODELS: dict[str, Callable[..., nn.Module]] = {}
+TIMM = "timm/"
 NAMED = ("torch.nn", "minilearn.nn")  # whose names may stand for makers of layers in arguments
 PLAIN = (str, int, float, bool, type(None))
 
@@ -55,17 +60,119 @@ def register_model(make: F) -> F:
 
 
 def create_model(name: str, **arguments: Any) -> nn.Module:
-    """Make a registered model.
+    """Make a model by its name.
+
+    >>> create_model("resnet", n_in=1, n_out=10)
+    >>> create_model("timm/resnet18", num_classes=10, in_chans=1)
+    >>> create_model("mypackage.models:unet", depth=4)
+
+    Args:
+        name: of a registered function; "timm/NAME" for a model of timm, where that is installed
+            (`num_classes` replaces its head, `in_chans` its first layer, `pretrained=True` asks for
+            its weights); or "package.module:function", any callable that returns a model.
+        arguments: those of the function.
 
     Raises:
-        ValueError: no model of that name is registered here.
+        ValueError: there is no such name (near ones are suggested), it does not take these
+            arguments, or pretrained weights cannot be had.
+        ImportError: the package that is named is not installed.
     """
+    arguments = {key: _from_plain(value) for key, value in arguments.items()}
+    if name.startswith(TIMM):
+        from .timm_models import create
+
+        return create(name.removeprefix(TIMM), arguments)
+    return model_maker(name)(**arguments)
+
+
+def remake_model(name: str, arguments: Mapping[str, Any]) -> nn.Module:
+    """Make a model again as a file says, which may name no code but registered functions and timm.
+
+    Raises:
+        ValueError: the name is not registered here, or timm's model would be read from elsewhere.
+    """
+    if name not in MODELS and not name.startswith(TIMM):
+        raise ValueError(_no_model(name))
+    if name.startswith(TIMM):
+        from .timm_models import check_remade
+
+        check_remade(name, arguments)
+    return create_model(name, **arguments)
+
+
+def model_maker(name: str) -> Callable[..., Any]:
+    """Return the function that makes the models of a name; of timm's, their own class or function.
+
+    Raises:
+        ValueError: there is no such name; near ones are suggested.
+        ImportError: the package that is named is not installed.
+    """
+    if name.startswith(TIMM):
+        from .timm_models import entry
+
+        return entry(name.removeprefix(TIMM))
+    if ":" in name:
+        return named_object(name)
     if name not in MODELS:
-        raise ValueError(
-            f"no model {name!r} is registered here; there are {', '.join(sorted(MODELS))}. Import "
-            "the module that registers it first."
-        )
-    return MODELS[name](**{key: _from_plain(value) for key, value in arguments.items()})
+        raise ValueError(_no_model(name))
+    return MODELS[name]
+
+
+def list_models(pattern: str = "*") -> list[str]:
+    """Return the names that `create_model` knows, in order, timm's (with "timm/") where installed.
+
+    >>> list_models("*res*")
+
+    Args:
+        pattern: as of files; case counts. It may leave out "timm/".
+    """
+    ours = sorted(name for name in MODELS if fnmatchcase(name, pattern))
+    try:
+        from .timm_models import names
+    except ImportError:
+        return ours
+    theirs = [f"{TIMM}{n}" for n in names()]
+    return ours + [n for n in theirs if fnmatchcase(n, pattern) or fnmatchcase(n[5:], pattern)]
+
+
+def named_object(spec: str) -> Any:
+    """Return what "package.module:name" names; modules of the working folder are found, too.
+
+    Raises:
+        ValueError: the module does not have the name; near ones are suggested.
+        ImportError: there is no such module.
+    """
+    module, _, name = spec.partition(":")
+    if os.getcwd() not in sys.path:  # an installed command does not look where it is started
+        sys.path.append(os.getcwd())
+    try:
+        found = import_module(module)
+    except ModuleNotFoundError as e:
+        if e.name is None or not f"{module}.".startswith(f"{e.name}."):
+            raise  # it is there, and itself misses something
+        raise ImportError(f"{spec!r} names no module: {e}. Write package.module:name") from e
+    for part in name.split("."):
+        if not hasattr(found, part):
+            hint = did_you_mean(part, [n for n in dir(found) if not n.startswith("_")])
+            raise ValueError(f"{module} has no {name!r}{hint}")
+        found = getattr(found, part)
+    return found
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return "; did you mean 'resnet'?" with what is near, or nothing."""
+    simple = {n.lower(): n for n in known}
+    near = difflib.get_close_matches(name.lower(), simple, n=3)
+    return f"; did you mean {' or '.join(repr(simple[n]) for n in near)}?" if near else ""
+
+
+def _no_model(name: str) -> str:
+    known = list_models()
+    ours = ", ".join(n for n in known if not n.startswith(TIMM))
+    return (
+        f"no model {name!r} is registered here{did_you_mean(name, known)}; there are {ours}, "
+        "timm/NAME, and package.module:function. Import the module that registers it first."
+    )
 
 
 def built_by(model: Any) -> tuple[str, dict[str, Any]] | None:

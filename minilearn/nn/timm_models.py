@@ -1,0 +1,94 @@
+"""Models of timm, where that is installed: made by name, so that they can be made again.
+
+Stands on registry. Importing this module needs timm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from torch import nn
+
+try:
+    import timm
+except (ImportError, RuntimeError) as e:  # RuntimeError: its torchvision is for another torch
+    raise ImportError(
+        f"names that begin with timm/ need timm, which cannot be imported here: {e}. "
+        "pip install timm"
+    ) from e
+
+from .registry import TIMM, did_you_mean
+
+ELSEWHERE = (
+    "pretrained",
+    "pretrained_cfg",
+    "pretrained_cfg_overlay",
+    "checkpoint_path",
+    "cache_dir",
+)
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """Return the names of all models."""
+    return tuple(timm.list_models())
+
+
+def entry(name: str) -> Callable[..., nn.Module]:
+    """Return timm's function for a name.
+
+    Raises:
+        ValueError: it has none; near names are suggested.
+    """
+    if name.partition(".")[0] not in names():
+        raise ValueError(f"timm has no model {name!r}{did_you_mean(name, names())}")
+    return timm.model_entrypoint(name)
+
+
+def create(name: str, arguments: dict[str, Any]) -> nn.Module:
+    """Make a model of timm; see `create_model`."""
+    entry(name)
+    try:
+        model = timm.create_model(name, **arguments)
+    except TypeError as e:  # its constructors take what comes
+        raise ValueError(f"timm/{name} cannot be made with {arguments}: {e}") from e
+    except Exception as e:  # each way of downloading has its own errors
+        if not arguments.get("pretrained"):
+            raise
+        raise ValueError(
+            f"the pretrained weights of timm/{name} cannot be had: {_last_line(e)}. Go online once "
+            "(they are kept), or leave out pretrained"
+        ) from e
+    kept = {k: v for k, v in arguments.items() if k not in ELSEWHERE}
+    model._built_by = (f"{TIMM}{name}", kept)
+    return model
+
+
+def check_remade(name: str, arguments: Mapping[str, Any]) -> None:
+    """Raise where a file asks timm to read something from elsewhere.
+
+    Raises:
+        ValueError: it does.
+    """
+    asked = sorted(set(ELSEWHERE) & set(arguments)) or ([name] if ":" in name else [])
+    if asked:
+        raise ValueError(f"the card of {name} asks for {asked[0]}, which is not a part of it")
+
+
+def normalisation(name: str, channels: int) -> dict[str, list[float]]:
+    """Return the mean and deviation, per channel, that a model of timm was trained with."""
+    entry(name)
+    cfg = timm.get_pretrained_cfg(name)
+    if cfg is None:  # a model without weights for it has none
+        return {}
+    stats = {"mean": list(cfg.mean), "std": list(cfg.std)}
+    if channels == len(stats["mean"]):
+        return stats
+    return {key: [sum(values) / len(values)] * channels for key, values in stats.items()}
+
+
+def _last_line(e: Exception) -> str:
+    lines = [line for line in str(e).splitlines() if line.strip()]
+    return f"{type(e).__name__}: {lines[-1].rstrip(chr(46))}" if lines else type(e).__name__
