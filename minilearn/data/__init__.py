@@ -1,9 +1,10 @@
-"""Data: loaders that repeat to the bit, Hugging Face data sets, a sample of Fashion-MNIST."""
+"""Data: loaders that repeat to the bit, pictures, Hugging Face data sets, Fashion-MNIST."""
 
 from .building import Dataset, get_dls
 from .fashion_mnist import fashion_mnist
 from .hub import collate_dict, inplace
 from .loaders import DataLoaders
+from .picture_loaders import image_dls
 from .seeded import ArrayLoader, SeededLoader
 
 __all__ = [
@@ -14,5 +15,6 @@ __all__ = [
     "collate_dict",
     "fashion_mnist",
     "get_dls",
+    "image_dls",
     "inplace",
 ]

@@ -33,7 +33,9 @@ class MissingKeyError(KeyError):
 
 
 class Scale:
-    """Turn pictures of 8 bits into floats of 0..1, normalised where mean and deviation are given.
+    """Turn pictures into floats of 0..1, normalised where mean and deviation are given.
+
+    Mean and deviation follow the pictures to their device.
 
     Args:
         mean: per channel, on the scale 0..1, shape (C,).
@@ -45,9 +47,16 @@ class Scale:
         self.std = None if std is None else torch.where(std > 0, std, 1.0)[:, None, None]
 
     def __call__(self, pictures: Tensor) -> Tensor:
-        """Return floats for pictures of shape (B, C, H, W)."""
-        scaled = pictures.float().div_(255)
-        return scaled if self.mean is None else scaled.sub_(self.mean).div_(self.std)
+        """Return floats for pictures of shape (B, C, H, W), uint8 or floats of 0..1."""
+        if pictures.is_floating_point():
+            scaled = pictures.clone()
+        else:
+            scaled = pictures.float().div_(255)
+        if self.mean is None:
+            return scaled
+        if self.mean.device != scaled.device:
+            self.mean, self.std = self.mean.to(scaled.device), self.std.to(scaled.device)
+        return scaled.sub_(self.mean).div_(self.std)
 
 
 def channel_stats(pictures: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,10 @@ from torch import Tensor
 
 from .building import Dataset, check_not_empty, get_dls, len_or_none
 from .columns import MissingKeyError
+from .faults import FaultLog
 from .hub import choose_splits, hub_loaders, share_pipeline
+from .overview import Summary, summarize
+from .pictures import Pictures
 from .pipeline import Pipeline
 
 log = logging.getLogger(__name__)
@@ -31,14 +34,18 @@ class DataLoaders:
 
     Attributes:
         splits: the data set's own names of `train`, `valid` and `test`, after `from_dd`.
-        mean: per channel, of the training pictures scaled to 0..1, shape (C,), after `from_dd`.
+        mean: per channel, of the training pictures scaled to 0..1, shape (C,), after `from_dd` and
+            `image_dls`.
         std: the deviation, likewise.
-        pipeline: how an item is prepared, after `from_dd` of plain data; or set by you.
+        pipeline: how an item is prepared, after `from_dd` of plain data and `image_dls`; or set by
+            you.
+        logs: of files that could not be read, after `image_dls`.
     """
 
     mean: Tensor | None = None
     std: Tensor | None = None
     pipeline: Pipeline | None = None
+    logs: Sequence[FaultLog] = ()
 
     def __init__(
         self, train: Any = None, valid: Any = None, test: Any = None, **named: Any
@@ -55,6 +62,24 @@ class DataLoaders:
         """Return the names of the loaders that there are."""
         found = {"train": self.train, **self.valids, "test": self.test}
         return [name for name, dl in found.items() if dl is not None]
+
+    @property
+    def filenames(self) -> dict[str, list[str]]:
+        """The names of the files of `image_dls` by loader, in the order of the data set.
+
+        Of pictures that are read one by one, those that cannot be read are left out once a pass
+        has met them: after a pass there is one name for each prediction.
+        """
+        datasets = {name: getattr(self[name], "dataset", None) for name in self.keys()}
+        return {name: ds.names for name, ds in datasets.items() if isinstance(ds, Pictures)}
+
+    def summary(self) -> Summary:
+        """Return counts by class and loader, sizes, mean and deviation, and files left out.
+
+        It shows itself as text, and in a notebook as a table. Of pictures that are not in memory,
+        up to 1,000 are looked at.
+        """
+        return summarize(self)
 
     def __getitem__(self, name: str) -> Any:
         """Return a loader by name."""

@@ -5,11 +5,32 @@ Stands on sources, pictures, labels and loaders.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
+from minilearn.core.batch import default_device
+
+from .faults import Rule
+from .hub import VALID_SPLITS, choose_splits
+from .hub_pictures import Streamed
+from .items import Columns
+from .labels import held_out
 from .loaders import DataLoaders
+from .making import Making
+from .pipeline import Pipeline
+from .sources import find_pictures
+
+NO_PART_OF_STREAM = (
+    "a stream cannot be divided, so nothing is held out for validation; name a split in "
+    'splits={"valid": ...}, or pass valid=0'
+)
+
+log = logging.getLogger(__name__)
 
 
 def image_dls(
@@ -38,6 +59,7 @@ def image_dls(
     drop_last: bool = False,
     streaming: bool = False,
     device: str | None = None,
+    pipeline: Pipeline | None = None,
 ) -> DataLoaders:
     """Make loaders of pictures, wherever they are.
 
@@ -74,6 +96,8 @@ def image_dls(
         drop_last: leave out a last training batch that is not full
         streaming: read "hf:NAME" as a stream, without downloading it first
         device: where batches are normalised and given; by default the best there is
+        pipeline: that of a trained model, `learn.dls.pipeline`, for pictures to predict: decides
+            on size, channels, normalisation and classes
 
     Returns:
         Loaders of (pictures (B, C, H, W), targets), with `dls.filenames` by split,
@@ -84,4 +108,85 @@ def image_dls(
         ValueError: it holds no pictures, or too many that cannot be read; a column, split or class
             does not exist.
     """
-    raise NotImplementedError
+    if pipeline is None:
+        pipeline = _pipeline(size, resize, channels, mean, std)
+        measures = normalize and mean is None
+    else:
+        measures, classes = False, pipeline.classes if classes is None else classes
+    making = Making(
+        pipeline,
+        Rule(on_error, max_errors),
+        tfms,
+        seed,
+        workers,
+        default_device() if device is None else torch.device(device),
+        {"train": bs, "valid": bs_valid or 2 * bs, "test": bs_valid or 2 * bs},
+        drop_last,
+    )
+    found = find_pictures(source, Columns(paths, labels, sep), streaming)
+    roles = roles_of(found, splits)
+    if any(isinstance(found[split], Streamed) for split in roles.values()):
+        streams = {role: found[split] for role, split in roles.items()}
+        if roles.keys() == {"train"} and valid and not splits:
+            warnings.warn(NO_PART_OF_STREAM, stacklevel=2)
+        dls = making.of_streams(streams, classes, measures)
+    else:
+        parts = {role: found[split] for role, split in roles.items()}
+        if "train" in parts and "valid" not in parts and valid and "valid" not in (splits or {}):
+            rows = held_out(parts["train"], valid, seed)
+            parts |= dict(zip(("train", "valid"), map(parts["train"].pick, rows), strict=True))
+            roles["valid"] = f"{valid:.0%} of {roles['train']}"
+        dls = making.of_items(parts, classes, measures, memory_gb * 1e9)
+    dls.splits = roles
+    log.info("%r", dls)
+    return dls
+
+
+def _pipeline(
+    size: Any, resize: str, channels: int, mean: list[float] | None, std: list[float] | None
+) -> Pipeline:
+    """Return the pipeline as far as the user says it.
+
+    Raises:
+        ValueError: a value is out of range; says which.
+    """
+    if channels not in (1, 3):
+        raise ValueError(f"channels is 3 for colours or 1 for grey, got {channels}")
+    size = (size, size) if isinstance(size, int) else size
+    if size is not None and (len(size) != 2 or min(size) < 1):
+        raise ValueError(f"size is one number of pixels, or height and width, got {size}")
+    for name, other, values in (("mean", "std", mean), ("std", "mean", std)):
+        if values is None and (mean is not None or std is not None):
+            raise ValueError(f"{other}= is given without {name}=; normalising takes both")
+        if values is not None and len(values) != channels:
+            raise ValueError(f"{name} has a value for each of {channels} channels, got {values}")
+    return Pipeline(size, resize, channels, mean, std)
+
+
+def roles_of(found: Mapping[str, Any], wanted: Mapping[str, str | None] | None) -> dict[str, str]:
+    """Choose which split is for `train`, `valid` and `test`.
+
+    A labelled split "test" also serves validation where there is no other.
+
+    Args:
+        found: pictures by split.
+        wanted: the user's choice for some or all of the three; None as a choice means none.
+
+    Raises:
+        KeyError: a split does not exist.
+        ValueError: no split has a known name.
+    """
+    wanted = dict(wanted or {})
+    if "valid" not in wanted:
+        labelled = (name for name in VALID_SPLITS if name in found and found[name].labelled)
+        wanted["valid"] = next(labelled, None)
+    if "train" in found or wanted.get("train"):
+        return choose_splits(found, wanted)
+    roles = {"valid": wanted["valid"], "test": wanted.get("test", "test")}
+    roles = {role: name for role, name in roles.items() if name in found}
+    if not roles:
+        raise ValueError(
+            f"no split is called train, valid or test; there are {list(found)}. Name them in "
+            'splits={"train": ..., "valid": ...}'
+        )
+    return roles

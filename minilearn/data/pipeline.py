@@ -74,11 +74,18 @@ class Pipeline:
             )
         if self.channels is None or not _to_prepare(item):
             return item
-        image = as_mode(_as_image(item), self.channels)
-        return self.scale(to_tensor(self._resized(image))[None])[0]
+        return self.scale(self.pixels(item)[None])[0]
+
+    def pixels(self, item: Any) -> Tensor:
+        """Return a picture as uint8 of shape (C, H, W), in size and channels of the model.
+
+        Args:
+            item: a picture or its pixels, see `__call__`.
+        """
+        return to_tensor(self._resized(as_mode(_as_image(item), self.channels)))
 
     def scale(self, pictures: Tensor) -> Tensor:
-        """Return floats, normalised, for pictures of uint8 (B, C, H, W)."""
+        """Return floats, normalised, for pictures (B, C, H, W) of uint8, or of floats of 0..1."""
         return self._scale(pictures)
 
     @cached_property

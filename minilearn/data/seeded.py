@@ -91,14 +91,19 @@ class ArrayLoader:
         """Make the next pass that of this epoch."""
         self.epoch = epoch
 
-    def batches(self, start: int = 0) -> Iterator[tuple | dict]:
-        """Start the next pass at batch number `start`; those before it are not loaded."""
+    def batches(self, start: int = 0, cut: Callable = iter) -> Iterator[tuple | dict]:
+        """Start the next pass at batch number `start`; those before it are not loaded.
+
+        Args:
+            start: the first batch, counted behind `cut`.
+            cut: makes of the batches of rows, each a tensor (B,), those that are served.
+        """
         if self.shuffle and self.seed is None:
             self.seed = draw_seed()
         order = shuffled(self.n, self.seed, self.epoch) if self.shuffle else torch.arange(self.n)
         self.epoch += 1
-        rows = order.split(self.batch_size)[start : len(self)]
-        return map(self.batch_of, rows)
+        rows = order.split(self.batch_size)[: len(self)]
+        return map(self.batch_of, islice(cut(rows), start, None))
 
     def batch_of(self, rows: Tensor) -> tuple | dict:
         """Return the batch of these rows, shape (B,)."""
@@ -177,8 +182,13 @@ class SeededLoader(DataLoader):
         """Make the next pass that of this epoch."""
         self.epoch = epoch
 
-    def batches(self, start: int = 0) -> Iterator[Any]:
-        """Start the next pass at batch number `start`; those before it are not loaded."""
+    def batches(self, start: int = 0, cut: Callable = iter) -> Iterator[Any]:
+        """Start the next pass at batch number `start`; those before it are not loaded.
+
+        Args:
+            start: the first batch, counted behind `cut`.
+            cut: makes of the sampler's batches of indices those that are served.
+        """
         if self.seed is None:
             self.seed = draw_seed()
         if isinstance(self.sampler, ShuffledSampler):
@@ -186,7 +196,7 @@ class SeededLoader(DataLoader):
         if hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(self.epoch)
         fetcher = self._get_fetcher()
-        fetcher.sampler.start, fetcher.sampler.epoch = start, self.epoch
+        fetcher.sampler.start, fetcher.sampler.epoch, fetcher.sampler.cut = start, self.epoch, cut
         fetcher.generator.manual_seed(derive_seed(self.seed, self.epoch))
         self.epoch += 1
         return iter(fetcher)
@@ -213,13 +223,13 @@ class _EpochBatches:
     """Batches of a sampler from `start`, each with the epoch, which so reaches living workers."""
 
     def __init__(self, batches: Any) -> None:
-        self.batches, self.epoch, self.start = batches, 0, 0
+        self.batches, self.epoch, self.start, self.cut = batches, 0, 0, iter
 
     def __len__(self) -> int:
         return len(self.batches) - self.start
 
     def __iter__(self) -> Iterator[tuple[int, list[int]]]:
-        epoch, rest = self.epoch, islice(iter(self.batches), self.start, None)
+        epoch, rest = self.epoch, islice(self.cut(self.batches), self.start, None)
         first = list(islice(rest, 1))  # the order is fixed now, not when the first batch is read
         return ((epoch, batch) for batch in chain(first, rest))
 

@@ -1,0 +1,181 @@
+"""What is in the loaders: counts by class and split, sizes, mean and deviation, faulty files.
+
+Stands on looking, pictures and seeded.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .building import len_or_none
+from .columns import channel_stats
+from .looking import by, sample, sample_stats, sizes_of, span
+from .pictures import Pictures
+from .pipeline import class_names
+from .seeded import ArrayLoader
+
+if TYPE_CHECKING:
+    from .loaders import DataLoaders
+
+MOST_CLASSES = 30  # lines of a table
+MOST_FILES = 20
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What `dls.summary()` found; shows itself as text and, in a notebook, as a table.
+
+    Args:
+        counts: by class and loader; a picture of several classes counts for each.
+        totals: items by loader, None where that is unknown.
+        pictures: what pictures there are, and what is made of them.
+        mean: of the training pictures, per channel, on the scale 0..1.
+        std: their deviation.
+        faults: by loader, why files could not be read, by their names.
+    """
+
+    counts: dict[str, dict[str, int]]
+    totals: dict[str, int | None]
+    pictures: str = ""
+    mean: list[float] | None = None
+    std: list[float] | None = None
+    faults: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def rows(self) -> list[list[str]]:
+        """Return the table of counts: a head, a line a class, the totals."""
+        names = list(self.totals)
+        lines = [
+            [label, *(f"{found.get(name, 0):,}" for name in names)]
+            for label, found in self.counts.items()
+        ]
+        if len(lines) > MOST_CLASSES:
+            more = len(lines) - MOST_CLASSES + 1
+            lines = [*lines[: MOST_CLASSES - 1], [f"… {more:,} more", *[""] * len(names)]]
+        totals = ("?" if n is None else f"{n:,}" for n in self.totals.values())
+        return [["", *names], *lines, ["items", *totals]]
+
+    def notes(self) -> list[str]:
+        """Return the lines below the table."""
+        notes = [f"pictures: {self.pictures}"] if self.pictures else []
+        if self.mean is not None:
+            notes.append(f"mean {_short(self.mean)}, deviation {_short(self.std)} of 0..1")
+        for name, found in self.faults.items():
+            notes.append(f"{name}: {len(found):,} files could not be read")
+            notes += [f"  {file}: {reason}" for file, reason in list(found.items())[:MOST_FILES]]
+            if len(found) > MOST_FILES:
+                notes.append(f"  … {len(found) - MOST_FILES:,} more, in summary.faults[{name!r}]")
+        return notes
+
+    def __str__(self) -> str:
+        """Return the table and the notes as text."""
+        rows = self.rows()
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = []
+        for first, *rest in rows:
+            numbers = (cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True))
+            lines.append("  ".join([first.ljust(widths[0]), *numbers]).rstrip())
+        return "\n".join([*lines, *self.notes()])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        head, *rows = self.rows()
+        table = _html_row(head, "th") + "".join(_html_row(row, "td") for row in rows)
+        notes = "<br>".join(html.escape(note) for note in self.notes())
+        return f"<table>{table}</table><p>{notes}</p>"
+
+
+def _html_row(cells: Sequence[str], tag: str) -> str:
+    return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
+
+
+def _short(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:.3f}" for value in values)
+
+
+def summarize(dls: DataLoaders) -> Summary:
+    """Return the summary of loaders; of pictures not in memory, up to 1,000 are looked at."""
+    loaders = {name: dls[name] for name in dls.keys()}
+    targets = {name: _targets(dl) for name, dl in loaders.items()}
+    first = next(iter(loaders.values()), None)
+    stats = (dls.mean, dls.std) if isinstance(dls.mean, Tensor) else _measured(first)
+    mean, std = (None if x is None else x.tolist() for x in stats)
+    return Summary(
+        _counts(targets, class_names(dls)),
+        {name: _total(dl) for name, dl in loaders.items()},
+        _pictures(first),
+        mean,
+        std,
+        {log.split: log.reasons() for log in dls.logs if log.found},
+    )
+
+
+def _total(dl: Any) -> int | None:
+    dataset = getattr(dl, "dataset", None)
+    return len(dataset.served) if isinstance(dataset, Pictures) else len_or_none(dataset)
+
+
+def _targets(dl: Any) -> Tensor | None:
+    """Return numbers of classes (N,), or rows of 0 and 1 (N, K), where a loader shows them."""
+    dataset = getattr(dl, "dataset", None)
+    if isinstance(dataset, Pictures):
+        found = dataset.targets[torch.tensor(dataset.served, dtype=torch.long)]
+    else:
+        found = list(dl.columns.values())[-1] if isinstance(dl, ArrayLoader) else None
+    if not isinstance(found, Tensor) or found.dim() != 1 + found.is_floating_point():
+        return None
+    return found
+
+
+def _counts(
+    targets: dict[str, Tensor | None], names: list[Any] | None
+) -> dict[str, dict[str, int]]:
+    by_number: dict[int, dict[str, int]] = {i: {} for i in range(len(names or []))}
+    for split, found in targets.items():
+        if found is not None:
+            for number, n in _count(found).items():
+                by_number.setdefault(number, {})[split] = n
+    return {
+        "no class" if i < 0 else str(names[i] if names else i): found
+        for i, found in sorted(by_number.items())
+    }
+
+
+def _count(targets: Tensor) -> dict[int, int]:
+    if targets.dim() == 2:
+        return dict(enumerate((targets > 0).sum(0).tolist()))
+    values, counts = targets.unique(return_counts=True)
+    return dict(zip(values.tolist(), counts.tolist(), strict=True))
+
+
+def _pictures(dl: Any) -> str:
+    dataset = getattr(dl, "dataset", None)
+    if isinstance(dataset, Pictures):
+        pipeline, chosen = dataset.read.pipeline, sample(dataset.items, 0)
+        sizes = sizes_of(chosen)
+        of = f" ({len(chosen):,} looked at)" if len(chosen) < len(dataset) else ""
+        several = f"{len(sizes):,} sizes, " if len(sizes) > 1 else ""
+        return f"{several}{span(sizes)}{of}, given as {by((pipeline.channels, *pipeline.size))}"
+    pixels = _pixels(dl)
+    return "" if pixels is None else by(tuple(pixels.shape[1:]))
+
+
+def _pixels(dl: Any) -> Tensor | None:
+    columns = dl.columns.values() if isinstance(dl, ArrayLoader) else ()
+    wanted = (x for x in columns if isinstance(x, Tensor) and x.dtype == torch.uint8)
+    return next((x for x in wanted if x.dim() == 4), None)
+
+
+def _measured(dl: Any) -> tuple[Tensor | None, Tensor | None]:
+    if (pixels := _pixels(dl)) is not None:
+        return channel_stats(pixels)
+    dataset = getattr(dl, "dataset", None)
+    if isinstance(dataset, Pictures):
+        return sample_stats(dataset.items, dataset.read.pipeline, 0)
+    return None, None

@@ -1,0 +1,214 @@
+"""Find pictures, with their labels and splits, in a folder, an archive or what else holds some.
+
+Stands on archives, tables and hub_pictures. No picture is opened here.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from .archives import Members, is_archive, open_archive
+from .hub import VALID_SPLITS
+from .hub_pictures import from_hub, is_saved, load_hub
+from .items import Columns, Items, read_file, shortened
+from .tables import TABLES, from_table
+
+SUFFIXES = ".jpg .jpeg .jfif .png .gif .bmp .tif .tiff .webp .ppm .pgm .pbm .pnm .jp2 .tga .avif"
+SUFFIXES = tuple(SUFFIXES.split())
+SPLITS = ("train", *VALID_SPLITS)
+LIKE_TRAIN = {"training": "train"}
+
+
+def find_pictures(source: Any, columns: Columns, streaming: bool = False) -> dict[str, Any]:
+    """Return `Items` (of streams, data sets of `datasets`) by split.
+
+    What has no splits is all "train" where pictures have labels, else all "test".
+
+    Args:
+        source: see `image_dls`.
+        columns: which columns of a table or data set hold what.
+        streaming: read "hf:NAME" as a stream.
+
+    Raises:
+        FileNotFoundError: there is no such file or folder.
+        ValueError: it holds no pictures; says what was looked for, and what was found.
+    """
+    if not isinstance(source, (str, os.PathLike)):
+        return from_hub(source, columns)
+    if str(source).startswith("hf:"):
+        return from_hub(load_hub(str(source)[3:], streaming), columns)
+    path = Path(source).expanduser()
+    if not path.exists():
+        raise FileNotFoundError(
+            f"there is no {path}. Give a folder, an archive, a table, or hf:NAME for a data set of "
+            "the Hugging Face hub"
+        )
+    return _found_in(path, columns)
+
+
+def _found_in(path: Path, columns: Columns) -> dict[str, Any]:
+    if path.is_file():
+        if is_archive(path):
+            return from_archives([path], path)
+        if path.suffix.lower() in TABLES:
+            return from_table(path, columns)
+        raise ValueError(
+            f"{path} is no source of pictures; that is a folder, an archive (.tar, .tar.gz, .zip) "
+            f"or a table ({', '.join(TABLES)})"
+        )
+    if is_saved(path):
+        return from_hub(load_hub(path), columns)
+    for suffix in TABLES:  # as the library `datasets` has them in its imagefolder
+        if (path / f"metadata{suffix}").is_file():
+            return from_table(path / f"metadata{suffix}", columns)
+    return from_folder(path)
+
+
+# ---- folders and archives ----
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file: its path in the source, where it is read, and its label if that is known."""
+
+    path: PurePosixPath
+    ref: Any
+    label: str | None = None
+
+
+def from_folder(folder: Path) -> dict[str, Items]:
+    """Find pictures below a folder; class and split are the names of folders."""
+    files = sorted(_files_below(folder))
+    inside = [PurePosixPath(path.relative_to(folder).as_posix()) for path in files]
+    archives = [path for path in files if path.parent == folder and is_archive(path)]
+    if archives and not any(_is_picture(path) for path in inside):
+        return from_archives(archives, folder)
+    entries = [Entry(path, str(file)) for path, file in zip(inside, files, strict=True)]
+    return by_layout(_pictures(entries, folder), read_file, n_above=2)
+
+
+def from_archives(paths: Sequence[Path], source: Path) -> dict[str, Items]:
+    """Find pictures in archives, as below a folder; `train-0001.tar` is of the split "train".
+
+    Labels may also stand beside the pictures, in files .cls (WebDataset).
+    """
+    members = Members([open_archive(path) for path in paths])
+    labels = members.labels()
+    entries = []
+    for number, archive in enumerate(members.archives):
+        split = _split_of(archive.path.name.replace("_", "-").replace(".", "-").split("-")[0])
+        for name in sorted(archive.names):
+            path = PurePosixPath(name)
+            label = labels.get((number, path.with_suffix("")))
+            above = (split,) if split and len(paths) > 1 else ()
+            inside = PurePosixPath(*above, *(part for part in path.parts if part != "/"))
+            entries.append(Entry(inside, (number, name), label))
+    return by_layout(_pictures(entries, source), members, n_above=1)
+
+
+def _files_below(folder: Path) -> Iterable[Path]:
+    seen = set()
+    for here, folders, files in os.walk(folder, followlinks=True):
+        real = os.path.realpath(here)
+        if real in seen:  # a link that leads back up
+            folders.clear()
+            continue
+        seen.add(real)
+        yield from (Path(here, name) for name in files)
+
+
+def _is_picture(path: PurePosixPath) -> bool:
+    hidden = any(part.startswith((".", "__MACOSX")) for part in path.parts)
+    return path.suffix.lower() in SUFFIXES and not hidden
+
+
+def _pictures(entries: list[Entry], source: Path) -> list[Entry]:
+    found = [entry for entry in entries if _is_picture(entry.path)]
+    if not found:
+        others = Counter(entry.path.suffix.lower() or "no suffix" for entry in entries)
+        seen = ", ".join(f"{n} of {suffix}" for suffix, n in others.most_common(5))
+        raise ValueError(
+            f"no pictures in {source}: looked in it and all folders below for files of "
+            f"{' '.join(SUFFIXES)}, and found {seen or 'no files at all'}"
+        )
+    return found
+
+
+def by_layout(entries: list[Entry], fetch: Any, n_above: int) -> dict[str, Items]:
+    """Sort pictures into splits and classes by the folders that they lie in.
+
+    Args:
+        entries: the pictures.
+        fetch: reads one by its `ref`.
+        n_above: how many folders must be left when a folder around all others is taken off.
+    """
+    paths = _without_wrapper([entry.path.parts for entry in entries], n_above)
+    firsts = {parts[0] for parts in paths if len(parts) > 1}
+    splits = {name for name in firsts if _split_of(name)}
+    has_splits = splits and (
+        splits == firsts or len(splits) > 1 and "train" in map(_split_of, splits)
+    )
+    table: dict[str, list[tuple[Entry, str | None]]] = {}
+    outside = []
+    for entry, parts in zip(entries, paths, strict=True):
+        split = _split_of(parts[0]) if has_splits and len(parts) > 1 else None
+        inner = parts[1:] if split else parts
+        if has_splits and not split:
+            outside.append(str(entry.path))
+            continue
+        label = entry.label or (inner[0] if len(inner) > 1 else None)
+        table.setdefault(split or "", []).append((entry, label))
+    if outside:
+        _warn_left_out(outside, "outside of the folders of the splits")
+    found = {split: _items(rows, fetch) for split, rows in table.items()}
+    if "" in found:
+        found = {"train" if found[""].labelled else "test": found[""]}
+    return found
+
+
+def _without_wrapper(paths: list[tuple[str, ...]], n_above: int) -> list[tuple[str, ...]]:
+    """Take off folders that hold all others, such as the one that an archive was made of."""
+    while (
+        len({parts[0] for parts in paths}) == 1
+        and not _split_of(paths[0][0])
+        and all(len(parts) > n_above for parts in paths)
+    ):
+        paths = [parts[1:] for parts in paths]
+    return paths
+
+
+def _are_splits(folders: set[str]) -> bool:
+    """Return whether folders are splits: all of them, or train and another among others."""
+    splits = {folder for folder in folders if _split_of(folder)}
+    with_train = len(splits) > 1 and "train" in map(_split_of, splits)
+    return bool(splits) and (splits == folders or with_train)
+
+
+def _split_of(folder: str) -> str | None:
+    name = LIKE_TRAIN.get(folder.lower(), folder.lower())
+    return name if name in SPLITS else None
+
+
+def _items(rows: list[tuple[Entry, str | None]], fetch: Any) -> Items:
+    labelled = [row for row in rows if row[1] is not None]
+    if labelled and len(labelled) < len(rows):
+        _warn_left_out([str(e.path) for e, label in rows if label is None], "in no class folder")
+        rows = labelled
+    return Items(
+        [str(entry.path) for entry, _ in rows],
+        [entry.ref for entry, _ in rows],
+        [label for _, label in rows],
+        fetch,
+    )
+
+
+def _warn_left_out(names: list[str], where: str) -> None:
+    warnings.warn(
+        f"{len(names):,} pictures lie {where} and are left out: {shortened(names)}", stacklevel=2
+    )
