@@ -55,6 +55,7 @@ class GeneralRelu(nn.Module):
 
 
 act_gr = partial(GeneralRelu, leak=0.1, sub=0.4)
+"""GeneralRelu as the course uses it: leak 0.1, sub 0.4."""
 
 
 class GlobalAvgPool(nn.Module):

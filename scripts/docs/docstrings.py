@@ -1,13 +1,14 @@
-"""What mkdocstrings does to our docstrings: cards become lists, public names become links."""
+"""What mkdocstrings does to docstrings: cards become lists, examples code, public names links."""
 
 import re
 from typing import Any
 
 from griffe import Extension, Object
 
-from scripts.docs import linked
+from scripts.docs.names import linked
 
 CARD = re.compile(r"^(Events|Order|Reads|Writes|Syncs): *(.*)$", re.M)
+EXAMPLE = re.compile(r"^>>> .*(?:\n.+)*", re.M)
 
 
 class Docstrings(Extension):
@@ -16,15 +17,16 @@ class Docstrings(Extension):
     def on_object(self, *, obj: Object, **kwargs: Any) -> None:
         """Rewrite the docstring of `obj` as Markdown."""
         if obj.docstring is not None:
-            obj.docstring.value = linked(as_list(obj.docstring.value))
+            obj.docstring.value = as_markdown(obj.docstring.value)
 
 
-def as_list(text: str) -> str:
-    """Return a docstring whose card is a Markdown list, which it leads into with an empty line."""
+def as_markdown(text: str) -> str:
+    """Return a docstring as Markdown."""
 
     def item(match: re.Match) -> str:
         names = [f"`{n.strip()}`" for n in match[2].split(",") if n.strip()]
         said = match[2] if match[1] == "Syncs" else ", ".join(names) or "nothing"
         return f"- **{match[1]}:** {said}"
 
-    return CARD.sub(item, text)
+    fenced = EXAMPLE.sub(lambda match: f"```pycon\n{match[0]}\n```", CARD.sub(item, text))
+    return linked(fenced)

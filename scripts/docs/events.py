@@ -1,0 +1,125 @@
+"""The tables of docs/events.md, read from the code.
+
+Stands on names.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import minilearn
+from minilearn.core.events import ACTIONS, EVENTS, Order
+from minilearn.core.explain import SCRIPT
+
+from .names import linked, public_classes
+
+LEVELS = {
+    "fit": "the whole of `fit(...)`",
+    "round": "a training pass with its validation",
+    "epoch": "one pass over one loader",
+    "batch": "one batch",
+    "backward": "the backward pass",
+    "step": "an update of the weights",
+}
+MOMENTS = {
+    "before": "{} begins",
+    "after": "{} is done",
+    "cleanup": "{} ends, whatever ended it",
+}
+WITHIN_A_BATCH = {"after_predict": "`learn.preds` is there", "after_loss": "`learn.loss` is there"}
+
+
+def filled(text: str) -> str:
+    """Return the page with its tables in place of `{{ name }}`."""
+    return re.sub(r"\{\{ (\w+) \}\}", lambda match: TABLES[match[1]](), text)
+
+
+def script() -> str:
+    """Return what runs when, as an indented list."""
+    return "\n".join("  " * indent + event for indent, event in SCRIPT)
+
+
+def event_table() -> str:
+    """Return every event in firing order: when it fires, what skips it, who hears it."""
+    rows = ((f"`{e}`", moment(e), skipped_by(e), hearers(e)) for e in EVENTS)
+    return table(("event", "fires when", "skipped by", "heard by"), rows)
+
+
+def action_table() -> str:
+    """Return every action, what it does by default, and who may answer it instead."""
+    rows = ((f"`{a}`", first_line(getattr(minilearn.TrainCB, a)), owners(a)) for a in ACTIONS)
+    return table(("action", "by default", "also answered by"), rows)
+
+
+def order_table() -> str:
+    """Return every slot with its number, its reason and the callbacks in it."""
+    rows = ((f"`{o.name}`", str(int(o)), reason(o), mates(o)) for o in Order)
+    return table(("slot", "number", "why there", "who"), rows)
+
+
+TABLES = {
+    "script": script,
+    "events": event_table,
+    "actions": action_table,
+    "order": order_table,
+}
+
+
+def table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """Return a Markdown table."""
+    lines = (header, ("---",) * len(header), *rows)
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def moment(event: str) -> str:
+    """Return in words when an event fires."""
+    prefix, _, level = event.partition("_")
+    return WITHIN_A_BATCH.get(event) or MOMENTS[prefix].format(LEVELS[level])
+
+
+def skipped_by(event: str) -> str:
+    """Return the narrowest exception that skips an event, where there is one."""
+    prefix, _, level = event.partition("_")
+    level = "batch" if event in WITHIN_A_BATCH else level
+    return linked(f"`Cancel{level.title()}Exception`") if prefix == "after" else ""
+
+
+def callbacks() -> list[type]:
+    """Return the public callbacks, in the order in which they hear an event."""
+    found = [c for c in public_classes() if issubclass(c, minilearn.Callback)]
+    return sorted(found, key=lambda c: (c.order, c.__name__))
+
+
+def hearers(event: str) -> str:
+    """Return the public callbacks that have a method for an event."""
+    return links(c for c in callbacks() if hasattr(c, event))
+
+
+def owners(action: str) -> str:
+    """Return who answers an action with a definition of its own."""
+    default = getattr(minilearn.TrainCB, action)
+    candidates = [*callbacks(), minilearn.TrainLearner, minilearn.MomentumLearner]
+    return links(c for c in candidates if getattr(c, action, default) is not default)
+
+
+def mates(slot: Order) -> str:
+    """Return the public callbacks of a slot and of the places right behind it."""
+    return links(c for c in callbacks() if max(o for o in Order if o <= c.order) == slot)
+
+
+def links(classes: Iterable[type]) -> str:
+    """Return the names of classes, each linked to its entry."""
+    return linked(", ".join(f"`{c.__name__}`" for c in classes))
+
+
+def reason(slot: Order) -> str:
+    """Return the comment that stands behind a slot in the code."""
+    return re.search(rf"^    {slot.name} = .*?  # (.*)$", inspect.getsource(Order), re.M)[1]
+
+
+def first_line(o: Any) -> str:
+    """Return the first line of a docstring."""
+    return inspect.getdoc(o).partition("\n")[0]

@@ -1,0 +1,107 @@
+"""What mkdocs calls (a hook of mkdocs.yml): pages from README, the package and nbs/, and the menu.
+
+Stands on names, reference and events.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import minilearn
+from scripts.docs import events, reference
+from scripts.docs.names import ROOT, undocumented
+
+PAGES = {"README.md": "index.md", "CHANGELOG.md": "changes.md"}
+LINK = re.compile(r"(!?)\[([^\]\n]*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
+
+
+def notebooks() -> list[Path]:
+    """Return the lessons, by number."""
+    return sorted((ROOT / "nbs").glob("[0-9]*.ipynb"))
+
+
+def site_page(path: str) -> str | None:
+    """Return where a file of the repository is on the site, None where it is not."""
+    if re.fullmatch(r"nbs/\w+\.ipynb", path):
+        return f"lessons/{Path(path).stem}.md"
+    return path.removeprefix("docs/") if path.startswith("docs/") else PAGES.get(path)
+
+
+def site_links(text: str, folder: str = "") -> str:
+    """Return a page of the repository with its links turned into those of the site.
+
+    A link to a file that is not on the site becomes plain text; one to a file that is not there at
+    all stays, so that a strict build fails.
+
+    Args:
+        text: Markdown.
+        folder: where the page lies in the repository, such as "nbs".
+    """
+
+    def turn(match: re.Match) -> str:
+        picture, label, target, anchor = match.groups(default="")
+        file = ROOT / folder / target
+        if not target or ":" in target or not file.exists():
+            return match[0]
+        page = site_page(file.resolve().relative_to(ROOT).as_posix())
+        up = "../" if folder else ""
+        return f"{picture}[{label}]({up}{page}{anchor})" if page else label
+
+    return LINK.sub(turn, text)
+
+
+def lesson(path: Path) -> tuple[str, dict[str, bytes]]:
+    """Return a notebook as Markdown with the outputs it was saved with, and its pictures."""
+    from nbconvert import MarkdownExporter
+
+    text, resources = MarkdownExporter().from_filename(str(path))
+    pictures = {f"{path.stem}_{name}": data for name, data in resources["outputs"].items()}
+    for name in resources["outputs"]:
+        text = text.replace(f"]({name})", f"]({path.stem}_{name})")
+    return site_links(text, "nbs"), pictures
+
+
+def generated() -> dict[str, str | bytes]:
+    """Return every page and picture that no file in docs/ holds, by its path on the site."""
+    pages: dict[str, str | bytes] = {
+        page: site_links((ROOT / file).read_text(encoding="utf-8")) for file, page in PAGES.items()
+    }
+    pages |= {f"reference/{name}.md": text for name, text in reference.pages().items()}
+    for path in notebooks():
+        text, pictures = lesson(path)
+        pages[f"lessons/{path.stem}.md"] = text
+        pages |= {f"lessons/{name}": data for name, data in pictures.items()}
+    return pages
+
+
+def on_config(config: Any) -> Any:
+    """Make the menu: lessons and rooms as they are found, titles from their first headings."""
+    config.nav = [
+        {"Home": "index.md"},
+        "coming_from.md",
+        "events.md",
+        {"Lessons": [f"lessons/{path.stem}.md" for path in notebooks()]},
+        {"Reference": [f"reference/{name}.md" for name in reference.ROOMS]},
+        "changes.md",
+    ]
+    return config
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the generated pages; stop where a public name has no docstring."""
+    from mkdocs.exceptions import PluginError
+    from mkdocs.structure.files import File
+
+    missing = undocumented({name: getattr(minilearn, name) for name in minilearn.__all__})
+    if missing:
+        raise PluginError(f"without a docstring: {', '.join(missing)}. Write one for each.")
+    for path, content in generated().items():
+        files.append(File.generated(config, path, content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
+    """Put the tables into the page of events."""
+    return events.filled(markdown) if page.file.src_uri == "events.md" else markdown
