@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +72,16 @@ class Bar:
         if "percent" in parts and size >= 8:
             parts["percent"] += f" |{(fill * int(self.share * size)).ljust(size, '-')}|"
         return " ".join(parts.values())[:room]
+
+
+class Silent:
+    """Shows nothing: a process that is not the first one's."""
+
+    redraw_every = math.inf
+    has_plot = False
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *args: None
 
 
 class Lines:
@@ -210,3 +221,21 @@ def _dispensable(column: str) -> int:
     if column in ("epoch", "train_loss", "valid_loss"):
         return 0
     return 3 if column.startswith("train_") else 2 if column in ("time", "steps") else 1
+
+
+class TakenLog:
+    """Takes over what a MetricsCB prints, until it is given back."""
+
+    def __init__(self, metrics: Any, log: Callable[[dict[str, Any]], None]) -> None:
+        self.metrics, self.before = metrics, vars(metrics).get("_log")
+        metrics._log = log
+
+    def give_back(self) -> None:
+        """Let the MetricsCB print as before."""
+        del self.metrics._log
+        if self.before is not None:
+            self.metrics._log = self.before
+
+
+def stay_quiet(row: dict[str, Any]) -> None:
+    """Print nothing: somebody else shows the row."""

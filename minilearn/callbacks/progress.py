@@ -18,7 +18,7 @@ from minilearn.core.events import Order
 from minilearn.core.explain import in_notebook
 from minilearn.core.modes import is_training
 
-from .display import Bar, Lines, Terminal
+from .display import Bar, Lines, TakenLog, Terminal, stay_quiet
 from .notebook import Notebook
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class ProgressCB(Callback):
 
     def __init__(self, plot: bool = False) -> None:
         self.plot = plot
-        self._taken_logs: list[tuple[Any, dict[str, Any]]] = []
+        self._taken_logs: list[TakenLog] = []
 
     def before_fit(self, learn: Learner) -> None:
         """Open a display, and take over what a MetricsCB would print."""
@@ -133,18 +133,15 @@ class ProgressCB(Callback):
 
     def _take_log(self, metrics: Any) -> None:
         """Keep a MetricsCB from printing; show the rows of one that writes none to the history."""
-        self._taken_logs.append((metrics, dict(vars(metrics))))
         self._logs_rows = self._logs_rows or not hasattr(metrics, "rows")
-        metrics._log = self._log if self._logs_rows else _stay_quiet
+        log = self._log if self._logs_rows else stay_quiet
+        self._taken_logs.append(TakenLog(metrics, log))
 
     def _close(self) -> None:
         """Close the display if one is open, and give back what was taken."""
         display, self._display, self._due, self._records = self._display, None, math.inf, False
-        for metrics, before in self._taken_logs:
-            del metrics._log
-            if "_log" in before:
-                metrics._log = before["_log"]
-        self._taken_logs = []
+        while self._taken_logs:
+            self._taken_logs.pop().give_back()
         if display is not None:
             display.close()
 
@@ -184,7 +181,3 @@ def pass_total(learn: Any) -> int | None:
 def read_loss(loss: Any) -> float | None:
     """Return a loss (the mean of several) as a number, or None; this waits for its device."""
     return loss.float().mean().item() if isinstance(loss, Tensor) else loss
-
-
-def _stay_quiet(row: dict[str, Any]) -> None:
-    pass

@@ -1,6 +1,6 @@
 """The rows of a run as lines of text: LogCB and setup_logger, on Python's own logging.
 
-Stands on rows and timing.
+Stands on display, metrics, rows and timing.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from minilearn.core.batch import n_batches
 from minilearn.core.history import format_value
 from minilearn.core.stream import pick_loader
 
+from .display import TakenLog, stay_quiet
+from .metrics import MetricsCB
 from .rows import LoggerCB
 from .rows import rank as this_rank
 from .timing import memory_mb
@@ -34,8 +36,9 @@ class LogCB(LoggerCB):
     A line has the means over the last `window` batches of the losses and of what `learn.log` was
     given, learning rates, seconds a batch (`batch_s`) and those of them that waited for data
     (`data_s`), items a second, the most memory so far (MiB) and the time left, validations
-    included. The file goes on where it ends. The first of several processes prints, and each has a
-    file of its own (`log_rank1.txt`).
+    included. The file goes on where it ends; a resumed fit says so. The first of several processes
+    prints, and each has a file of its own (`log_rank1.txt`). While a fit runs, a MetricsCB does not
+    print its rows.
 
     Args:
         every: so many updates.
@@ -49,9 +52,9 @@ class LogCB(LoggerCB):
     Events: before_fit, before_epoch, before_batch, before_step, after_batch, after_epoch,
             after_round, cleanup_fit
     Order:  REPORT
-    Reads:  scratch, opt, training, steps_done, loss, loss_parts, loss_func, epoch, history, levels,
-            error, n_items, n_steps, n_batches, iter, pass_length, dls, plan, batches_per_step,
-            valid_name
+    Reads:  cbs, scratch, opt, training, steps_done, loss, loss_parts, loss_func, epoch, history,
+            levels, error, n_items, n_steps, n_batches, iter, pass_length, dls, plan,
+            batches_per_step, valid_name
     Writes:
     Syncs: once in `every` updates
     """
@@ -77,6 +80,8 @@ class LogCB(LoggerCB):
         before = list(logging.getLogger("minilearn").handlers)
         self.logger = setup_logger("minilearn", path)
         self._mine = [h for h in self.logger.handlers if path and h not in before]
+        printing = [cb for cb in learn.cbs if isinstance(cb, MetricsCB) and "_log" not in vars(cb)]
+        self._taken_logs = [TakenLog(cb, stay_quiet) for cb in printing]
         self._data = self._spent = self._items = self._batches = 0  # since the line before
         self._train = self._valid = 0.0  # seconds in this fit, and of what:
         self._updates = self._validations = 0
@@ -112,9 +117,16 @@ class LogCB(LoggerCB):
             self._valid += seconds
             self._validations += learn.valid_name is None  # named sets belong to the same one
 
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on, and say so: the run that was killed may have written more."""
+        super().load_state_dict(state)
+        self.logger.info("going on behind update %d; lines above may tell of more", self._step)
+
     def cleanup_fit(self, learn: Learner) -> None:
         """Write the last row, and close the file."""
         super().cleanup_fit(learn)
+        while self._taken_logs:
+            self._taken_logs.pop().give_back()
         for handler in self._mine:
             self.logger.removeHandler(handler)
             handler.close()

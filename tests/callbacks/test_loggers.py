@@ -28,6 +28,7 @@ from minilearn import (
     LoggerCB,
     MetricsCB,
     MLflowCB,
+    ProgressCB,
     RunCB,
     TensorBoardCB,
     TrainCB,
@@ -536,6 +537,29 @@ def test_a_line_tells_all(tmp_path, capsys):
     assert not any(
         isinstance(h, logging.FileHandler) for h in logging.getLogger("minilearn").handlers
     )
+
+
+def test_the_log_prints_the_rows_and_the_metrics_do_not(capsys):
+    for cbs in ([LogCB(N)], [ProgressCB(), LogCB(N)], [LogCB(N), ProgressCB()]):
+        learn = learner(*cbs)
+        learn.fit(1)
+        assert "epoch 0  train" not in capsys.readouterr().out
+        assert "_log" not in vars(learn.metrics)
+    learner().fit(1)
+    assert "epoch 0  train" in capsys.readouterr().out
+
+
+def test_a_resumed_log_goes_on_and_says_so(tmp_path):
+    def fit(epochs, **kwargs):
+        saver = CheckpointCB(tmp_path / "saved", every=1)
+        learner(saver, LogCB(N, tmp_path)).fit(epochs, **kwargs)
+        return (tmp_path / "log.txt").read_text().splitlines()
+
+    first = fit(1)
+    lines = fit(2, resume=True)
+    assert lines[: len(first)] == first
+    assert f"going on behind update {N}" in lines[len(first)]
+    assert len(lines) == 2 * len(first) + 1
 
 
 def test_the_mean_of_a_line_is_that_of_the_window():
