@@ -655,6 +655,18 @@ def test_moments_are_on_the_device_of_their_parameters(tmp_path):
     check_devices(("cpu", "cpu"), tmp_path)
 
 
+@pytest.mark.case("C009")
+def test_the_check_notices_moments_that_stay_elsewhere(tmp_path, monkeypatch):
+    def load_and_stay(opt, model, saved):
+        load_optimizer(opt, model, saved)
+        for moments in opt.state.values():
+            moments["exp_avg"] = moments["exp_avg"].to("meta")
+
+    monkeypatch.setattr("minilearn.callbacks.resume.load_optimizer", load_and_stay)
+    with pytest.raises((AssertionError, RuntimeError)):  # the update fails, as it did for them
+        check_devices(("cpu", "cpu"), tmp_path)
+
+
 def check_devices(devices, folder):
     def learner(device):
         dls = [[tuple(t.to(device) for t in batch) for batch in dl] for dl in toy_dls()]
