@@ -1,14 +1,17 @@
 """Files that cannot be read: counted, named in one summary, and not more than a share.
 
-Stands on items.
+Stands on items and torch.
 """
 
 from __future__ import annotations
 
+import traceback
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from torch.utils.data import get_worker_info
 
 from .items import shortened
 
@@ -28,12 +31,14 @@ class Fault(NamedTuple):
         name: of the file.
         reason: why it could not be read.
         instead: the row of the picture taken in its place.
+        trace: where it happened, if that ends the run.
     """
 
     row: int
     name: str
     reason: str
     instead: int | None = None
+    trace: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,8 +86,11 @@ class FaultLog:
         """Take note of faults.
 
         Raises:
-            PictureError: there are too many.
+            PictureError: there are too many, or the rule is "raise".
         """
+        faults = list(faults)
+        if faults and self.rule.on_error == "raise":
+            raise _failed(faults[0])
         self.found |= {fault.row: fault for fault in faults}
         total = max(self.read, FEW) if self.total is None else self.total
         if len(self.found) > self.rule.max_errors * total:
@@ -128,6 +136,23 @@ def reason_of(error: Exception) -> str:
     return "this is no picture" if "cannot identify image file" in text else text
 
 
-def failed(name: str, error: Exception) -> PictureError:
+def fault_of(row: int, name: str, error: Exception, rule: Rule) -> Fault:
+    """Return the fault that an error is, from a worker process also where it ends the run.
+
+    Raises:
+        PictureError: the rule is "raise", and this is the main process.
+    """
+    fault = Fault(row, name, reason_of(error))
+    if rule.on_error != "raise":
+        return fault
+    if get_worker_info() is None:
+        raise _failed(fault) from error
+    return fault._replace(trace="".join(traceback.format_exception(error)))
+
+
+def _failed(fault: Fault) -> PictureError:
     """Return the error that names the file."""
-    return PictureError(f"{name}: {reason_of(error)}")
+    error = PictureError(f"{fault.name}: {fault.reason}")
+    if fault.trace:
+        error.add_note(f"in a worker process:\n{fault.trace}")
+    return error

@@ -56,8 +56,9 @@ class Classes:
             return cls(names, {name: i for i, name in enumerate(names)}, several)
         names, numbers = _wanted(wanted)
         if labels and not labels.keys() & numbers.keys():
-            near = difflib.get_close_matches(next(iter(labels)), numbers, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            lower = {label.lower(): label for label in labels}
+            close = (difflib.get_close_matches(name.lower(), lower, n=1) for name in numbers)
+            hint = next((f"; did you mean {lower[near[0]]!r}?" for near in close if near), "")
             raise ValueError(
                 f"no label in the data is in classes=: there are {shortened(list(labels))}, and "
                 f"classes= has {shortened(list(numbers))}{hint}"

@@ -32,7 +32,8 @@ class Summary:
     """What `dls.summary()` found; shows itself as text and, in a notebook, as a table.
 
     Args:
-        counts: by class and loader; a picture of several classes counts for each.
+        counts: by class and loader; a picture of several classes counts for each. A stream has
+            none.
         totals: items by loader, None where that is unknown.
         pictures: what pictures there are, and what is made of them.
         mean: of the training pictures, per channel, on the scale 0..1.
@@ -51,7 +52,7 @@ class Summary:
         """Return the table of counts: a head, a line a class, the totals."""
         names = list(self.totals)
         lines = [
-            [label, *(f"{found.get(name, 0):,}" for name in names)]
+            [label, *(f"{found[name]:,}" if name in found else "?" for name in names)]
             for label, found in self.counts.items()
         ]
         if len(lines) > MOST_CLASSES:
@@ -136,18 +137,20 @@ def _targets(dl: Any) -> Tensor | None:
 def _counts(
     targets: dict[str, Tensor | None], names: list[Any] | None
 ) -> dict[str, dict[str, int]]:
-    by_number: dict[int, dict[str, int]] = {i: {} for i in range(len(names or []))}
-    for split, found in targets.items():
-        if found is not None:
-            for number, n in _count(found).items():
-                by_number.setdefault(number, {})[split] = n
+    found = {split: _count(x) for split, x in targets.items() if x is not None}
+    numbers = {number for counts in found.values() for number in counts} | set(
+        range(len(names or []))
+    )
     return {
-        "no class" if i < 0 else str(names[i] if names else i): found
-        for i, found in sorted(by_number.items())
+        "no class" if i < 0 else str(names[i] if names else i): {
+            split: counts.get(i, 0) for split, counts in found.items()
+        }
+        for i in sorted(numbers)
     }
 
 
 def _count(targets: Tensor) -> dict[int, int]:
+    """Return how many there are of each number, or in each column."""
     if targets.dim() == 2:
         return dict(enumerate((targets > 0).sum(0).tolist()))
     values, counts = targets.unique(return_counts=True)

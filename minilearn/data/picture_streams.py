@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from .faults import Fault, FaultLog, failed, reason_of
+from .faults import Fault, FaultLog, fault_of
 from .hub_pictures import Streamed, stored
 from .pictures import Reader, Row, ToModel, finished, together
 from .seeded import _random_states_kept, _seed_all, derive_seed
@@ -124,9 +124,7 @@ class _Decoded(IterableDataset):
         except Exception as e:  # PIL and transforms raise many kinds
             path = value.get("path") if isinstance(value, dict) else value
             name = path if isinstance(path, str) else f"{self.split}[{row}]"
-            if self.rule.on_error == "raise":
-                raise failed(name, e) from e
-            return Fault(row, name, reason_of(e))
+            return fault_of(row, name, e, self.rule)
 
     @contextlib.contextmanager
     def _seeded(self, row: int) -> Iterator[None]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from minilearn.core.batch import to_device
 
-from .faults import Fault, FaultLog, failed, reason_of, report
+from .faults import Fault, FaultLog, fault_of, report
 from .images import as_mode, open_image
 from .items import Items
 from .pipeline import Pipeline
@@ -87,7 +87,7 @@ class Pictures:
         first = self.attempt(row)
         if isinstance(first, Tensor):
             return Row(first, self.targets[row])
-        if self.log.rule.on_error == "skip":
+        if self.log.rule.on_error != "replace":
             return Row(None, None, (first,))
         for instead in self.others(row):
             if isinstance(pixels := self.attempt(instead), Tensor):
@@ -103,14 +103,12 @@ class Pictures:
         """Return the pixels of a picture, or why it cannot be read.
 
         Raises:
-            PictureError: it cannot be read, and the rule is "raise".
+            PictureError: it cannot be read, the rule is "raise", and this is no worker process.
         """
         try:
             return self.read(self.items.fetch(self.items.refs[row]))
         except Exception as e:  # PIL and transforms raise many kinds
-            if self.log.rule.on_error == "raise":
-                raise failed(self.items.names[row], e) from e
-            return Fault(row, self.items.names[row], reason_of(e))
+            return fault_of(row, self.items.names[row], e, self.log.rule)
 
     @property
     def served(self) -> list[int]:
@@ -164,7 +162,7 @@ def decode_all(pictures: Pictures, n_threads: int = 8) -> tuple[Tensor, Pictures
 
 
 def _served(row: int, pictures: Pictures, faults: dict[int, Fault]) -> int | None:
-    if pictures.log.rule.on_error == "skip":
+    if pictures.log.rule.on_error != "replace":
         return None
     return next((other for other in pictures.others(row) if other not in faults), None)
 

@@ -97,9 +97,7 @@ class Shard:
         shares: False where the loader gives each process its own part already.
     """
 
-    def __init__(
-        self, dl: Any, processes: Processes, training: bool, shares: bool = True
-    ) -> None:
+    def __init__(self, dl: Any, processes: Processes, training: bool, shares: bool = True) -> None:
         self.dl, self.processes, self.training, self.shares = dl, processes, training, shares
         self.rank, self.n = processes.rank, processes.n
         self.may_be_empty = not training
@@ -165,7 +163,8 @@ class Shard:
         """Yield this process's part of the batches of indices, in the order of the first one."""
         sampler = getattr(self.dl, "sampler", None)
         if not (isinstance(self.dl, ArrayLoader) or isinstance(sampler, FIXED)):
-            batches = self.processes.gather(list(batches))[0]  # all draw, as each would alone
+            batches = list(batches)  # all draw, as each would alone
+            batches = self.processes.gather(None if self.rank else batches)[0]
         if self._cuts:
             return parts(batches, self.rank, self.n, self.training, self.dl.drop_last)
         return self._deal(batches)

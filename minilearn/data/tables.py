@@ -32,7 +32,7 @@ def from_table(path: Path, columns: Columns) -> dict[str, Any]:
     if _holds_pictures(table.schema.field(key)):
         from datasets import Dataset
 
-        return from_hub(Dataset.from_parquet(str(path)), columns)
+        return from_hub(Dataset(table), columns)
     names = table[key].to_pylist()
     if None in names:
         raise ValueError(f"{path} has no path in row {names.index(None) + 1}, column {key!r}")
@@ -54,7 +54,9 @@ def _read(path: Path) -> pa.Table:
         parse = csv.ParseOptions(delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
         with csv.open_csv(path, parse_options=parse) as reader:
             names = reader.schema.names
-        as_text = csv.ConvertOptions(dict.fromkeys(names, pa.string()))  # "007" is a name
+        as_text = csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.string())
+        )  # "007" is a name
         return csv.read_csv(path, parse_options=parse, convert_options=as_text)
     except pa.ArrowInvalid as e:
         raise ValueError(f"{path} cannot be read as a table: {e}") from e

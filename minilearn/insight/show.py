@@ -65,17 +65,20 @@ def show_batch(self: Learner, max_n: int = 9, cbs: Any = None, **kwargs: Any) ->
 
 @patch
 def show_batch(self: DataLoaders, max_n: int = 9, **kwargs: Any) -> np.ndarray:  # noqa: F811
-    """Show the pictures of a training batch with their classes; the loader keeps its place.
+    """Show the pictures of a batch with their classes; the loader keeps its place.
+
+    The batch is one to train on, else the first that there is.
 
     Args:
         self: the loaders.
         max_n: how many pictures, at most.
         kwargs: go to `show_images`.
     """
-    check_loader(self.train, True)
-    back = _undo_place(self.train)
+    dl = self.train if self.train is not None else next(map(self.__getitem__, self.keys()), None)
+    check_loader(dl, True)
+    back = _undo_place(dl)
     with preserved_random_states():
-        batch = to_cpu(next(iter(_own_copy(self.train))))
+        batch = to_cpu(next(iter(_own_copy(dl))))
     back()
     return _show_titled(batch, self, max_n, kwargs)
 
@@ -131,11 +134,18 @@ def _show_titled(batch: Any, dls: Any, max_n: int, kwargs: dict[str, Any]) -> np
 
 def _titles(batch: Any, dls: Any, max_n: int) -> list[Any]:
     """Return the classes of the pictures, where the last tensor of the batch holds some."""
-    numbers = list(tensors(batch))[-1]
+    numbers, names = list(tensors(batch))[-1][:max_n], class_names(dls)
+    if numbers.dim() == 2 and names and numbers.shape[1] == len(names):  # several classes each
+        return [", ".join(map(names.__getitem__, row.nonzero()[:, 0])) for row in numbers > 0]
     if numbers.dim() != 1 or numbers.is_floating_point():
         return []
-    names = class_names(dls)
-    return [names[i] if names else i for i in numbers[:max_n].tolist()]
+    return [_title(i, names) for i in numbers.tolist()]
+
+
+def _title(number: int, names: list[Any] | None) -> Any:
+    if number < 0:  # no class
+        return ""
+    return names[number] if names else number
 
 
 def pictures(batch: Any) -> Tensor:
