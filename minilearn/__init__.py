@@ -70,6 +70,7 @@ from .data import (
     collate_dict,
     fashion_mnist,
     get_dls,
+    image_dls,
     inplace,
 )
 from .data.images import read_image
@@ -222,6 +223,7 @@ __all__ = [
     "get_hist",
     "get_min",
     "get_model",
+    "image_dls",
     "init_weights",
     "inplace",
     "list_models",
