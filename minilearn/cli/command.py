@@ -1,0 +1,186 @@
+"""A command: functions whose arguments are its options, and how it ends.
+
+Stands on options, values, words and files.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from .files import nested, read_config, yaml_text
+from .options import REQUIRED, Option, Stage
+from .values import BadInput, Given, flat, settle
+from .words import SHORT, help_text, read_words
+
+INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
+BAD_INPUT = 2
+
+Stages = Callable[[Mapping[str, Any]], Sequence[Stage]]
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of the command line.
+
+    Attributes:
+        about: what it does; the first line goes into the list of commands.
+        stages: returns the functions that it consists of, given what the user says about `choices`.
+        call: runs it with the values of all options, by key.
+        positional: the options whose values may stand alone, without their key.
+        choices: the options that say which functions there are.
+        check: takes the values and returns what is wrong with them together.
+        base: takes what is said of `out` and `resume`, returns files that all others win over.
+    """
+
+    about: str
+    stages: Stages
+    call: Callable[[dict[str, Any]], Any]
+    positional: Sequence[str] = ()
+    choices: Sequence[str] = ()
+    check: Callable[[Mapping[str, Any]], Iterable[str]] = lambda values: ()
+    base: Callable[[Mapping[str, Any]], list[Path]] = lambda said: []
+
+    @classmethod
+    def of(cls, fn: Callable[..., Any], positional: Sequence[str] = ()) -> Command:
+        """Make the command of one function."""
+        stage = Stage(fn)
+        about = (inspect.getdoc(fn) or "").partition("\nArgs:")[0].strip()
+        return cls(about, lambda _: [stage], lambda values: stage.call(values=values), positional)
+
+    def options(self, chosen: Mapping[str, Any]) -> list[Option]:
+        """Return the options; where functions share a name, the first one's counts."""
+        found: dict[str, Option] = {}
+        for stage in self.stages(chosen):
+            for option in stage.options():
+                found.setdefault(option.key, option)
+        return list(found.values())
+
+    def settle(self, *configs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of all options for configurations of which the later ones win.
+
+        Raises:
+            BadInput: something is wrong with them; names everything.
+        """
+        options = self.options({k: v for config in configs for k, v in config.items()})
+        given = [each for config in configs for each in flat(config, options, "config")]
+        return self._checked(settle(given, options))
+
+    def run(self, prog: str, argv: Sequence[str]) -> Any:
+        """Run the command for the words of a command line; None where they asked for a look.
+
+        Raises:
+            BadInput: something is wrong with the words or a file; names everything.
+        """
+        said = {key: last for key in ("out", "resume") for last in _spoken(argv, key)[-1:]}
+        paths = [*self.base(said), *_spoken(argv, "config")]
+        files = [(path, read_config(path)) for path in paths]
+        chosen: dict[str, Any] = {}
+        for _, config in files:
+            chosen |= {key: config[key] for key in self.choices if key in config}
+        chosen |= {key: last for key in self.choices for last in _spoken(argv, key)[-1:]}
+        options = self.options(chosen)
+        if {"--help", "-h"} & set(argv):
+            print(help_text(prog, self.about, options, self.positional), end="")
+            return None
+        given, problems = [], []
+        for path, config in files:
+            given += flat(config, options, str(path))
+        try:
+            spoken = read_words(argv, options, self.positional)
+        except BadInput as e:
+            spoken, problems = [], [*e.problems]
+        looks = {each.key for each in spoken} & {"print_config"}
+        given += [each for each in spoken if each.key not in ("config", "print_config", "debug")]
+        values = self._settled(given, options, problems, partial=bool(looks))
+        if looks:
+            print(yaml_text(nested(values)), end="")
+            return None
+        return self.call(self._checked(values))
+
+    def _settled(
+        self, given: list[Given], options: list[Option], problems: list[str], partial: bool
+    ) -> dict[str, Any]:
+        if partial:  # what is required may be missing in a print
+            options = [_without_need(option) for option in options]
+        try:
+            values = settle(given, options)
+        except BadInput as e:
+            problems += e.problems
+        if problems:
+            raise BadInput(*problems)
+        return values
+
+    def _checked(self, values: dict[str, Any]) -> dict[str, Any]:
+        if problems := list(self.check(values)):
+            raise BadInput(*problems)
+        return values
+
+
+def _without_need(option: Option) -> Option:
+    return replace(option, default=None) if option.default is REQUIRED else option
+
+
+def _spoken(argv: Sequence[str], key: str) -> list[str]:
+    """Return the values that the words give for one key, whatever the others mean."""
+    names = {f"--{key}", *(word for word, long in SHORT.items() if long == f"--{key}")}
+    found = []
+    for word, after in zip(argv, [*argv[1:], "--"], strict=False):
+        if word in names:
+            found.append("true" if after.startswith("--") else after)
+        elif word.startswith(f"--{key}="):
+            found.append(word.partition("=")[2])
+    return found
+
+
+def ended(prog: str, act: Callable[[], Any], debug: bool) -> tuple[int, Any]:
+    """Run `act`; return the exit status and what it returned.
+
+    Bad input is one line on stderr and status 2, Ctrl-C is 130; other errors are faults, and leave
+    with their traceback, as all do with `debug`.
+    """
+    try:
+        return 0, act()
+    except KeyboardInterrupt:
+        print(f"\n{prog}: interrupted", file=sys.stderr)
+        return INTERRUPTED, None
+    except (ValueError, OSError, FloatingPointError, ImportError) as e:
+        if debug:
+            raise
+        print(f"{prog}: {' '.join(str(e).split())}", file=sys.stderr)
+        return BAD_INPUT, None
+
+
+def run(fn: Callable[..., Any], argv: Sequence[str] | None = None) -> Any:
+    """Run a function of yours as a command line: its arguments are the options.
+
+    `-c file.yaml`, `--help`, `--print_config` and `--debug` come with it. A value on the command
+    line wins over the file, the file over the default in the signature; unknown keys and wrong
+    types are errors that name what is near, all of them in one line, with exit status 2.
+
+    >>> def main(lr: float, epochs: int = 3) -> None: ...
+    >>> if __name__ == "__main__":
+    ...     minilearn.cli.run(main)
+
+    Args:
+        fn: annotated arguments become options `--name`, fields of a dataclass `--group.name`; the
+            docstring is the help.
+        argv: the words, by default the process's own.
+
+    Returns:
+        What `fn` returned; None after `--help` and `--print_config`.
+
+    Raises:
+        SystemExit: with status 2 for bad input (a ValueError or OSError of `fn` as well: `--debug`
+            shows where), 130 after Ctrl-C.
+    """
+    words = sys.argv[1:] if argv is None else list(argv)
+    prog = Path(sys.argv[0]).name or fn.__name__
+    status, result = ended(prog, lambda: Command.of(fn).run(prog, words), "--debug" in words)
+    if status:
+        raise SystemExit(status)
+    return result
