@@ -7,7 +7,7 @@ from griffe import Extension, Object
 
 from scripts.docs.names import linked
 
-CARD = re.compile(r"^(Events|Order|Reads|Writes|Syncs): *(.*)$", re.M)
+CARD = re.compile(r"^(Events|Order|Reads|Writes|Syncs): *(.*(?:\n +\S.*)*)$", re.M)
 EXAMPLE = re.compile(r"^>>> .*(?:\n.+)*", re.M)
 
 

@@ -26,10 +26,13 @@ ATTRIBUTE = re.compile(r"^    ([a-z]\w*): (.+?)(?: = .*?)?(?:  # (.*))?$", re.M)
 
 def pages() -> dict[str, str]:
     """Return the Markdown of one page a room, by its name, lowest room first."""
-    by_module: dict[str, list[str]] = {}
-    for name, path in sorted(public().items(), key=lambda item: item[1].lower()):
-        by_module.setdefault(path.rpartition(".")[0], []).append(name)
-    return {r: page(r, {m: n for m, n in by_module.items() if room(m) == r}) for r in ROOMS}
+    return {name: page(name) for name in ROOMS}
+
+
+def modules_of(name: str) -> list[str]:
+    """Return the modules of a room that hold something public, in order."""
+    homes = {path.rpartition(".")[0] for path in public().values()}
+    return sorted(module for module in homes if room(module) == name)
 
 
 def room(module: str) -> str:
@@ -38,13 +41,14 @@ def room(module: str) -> str:
     return parts[1] if len(parts) > 2 else "top"
 
 
-def page(name: str, entries: dict[str, list[str]]) -> str:
+def page(name: str) -> str:
     """Return the page of a room: each module with what it says of itself and its public names."""
     parts = [f"# {ROOMS[name].capitalize()}"]
-    for module, names in entries.items():
+    for module in modules_of(name):
+        paths = {path for path in public().values() if path.rpartition(".")[0] == module}
         parts += [f"## {module.removeprefix('minilearn.')}", about(module)]
-        parts += [entry(n) for n in sorted(names, key=lambda n: ("." in n, n.lower()))]
-        parts += [attributes(minilearn.Learner)] if "Learner" in names else []
+        parts += map(entry, sorted(paths, key=str.lower))
+        parts += [attributes(minilearn.Learner)] if module == "minilearn.core.learner" else []
     return "\n\n".join(parts) + "\n"
 
 
@@ -54,15 +58,15 @@ def about(module: str) -> str:
     return "\n\n".join(p for p in paragraphs if not p.startswith("Stands on"))
 
 
-def entry(name: str) -> str:
-    """Return what makes mkdocstrings write the entry of a public name."""
-    module = getattr(getattr(minilearn, name, None), "__module__", "")
-    if module.startswith("torch"):
-        return f"### {name}\n\n`{module}.{name}`, as it is."
-    options = (
-        f"\n    options:\n      heading: {name}\n      toc_label: {name}" if "." in name else ""
-    )
-    return f"::: {public()[name]}{options}"
+def entry(path: str) -> str:
+    """Return what makes mkdocstrings write an entry; methods of classes are named as such."""
+    names = [name for name, where in public().items() if where == path]
+    found = getattr(minilearn, names[0], None)
+    if getattr(found, "__module__", "").startswith("torch"):
+        return f"### {names[0]}\n\n`{found.__module__}.{found.__name__}`, as it is."
+    heading = ", ".join(sorted(names, reverse=True))
+    options = f"\n    options:\n      heading: {heading}\n      toc_label: {heading}"
+    return f"::: {path}{options if '.' in heading else ''}"
 
 
 def attributes(cls: type) -> str:

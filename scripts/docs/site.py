@@ -76,9 +76,9 @@ def generated() -> dict[str, str | bytes]:
     return pages
 
 
-def on_config(config: Any) -> Any:
-    """Make the menu: lessons and rooms as they are found, titles from their first headings."""
-    config.nav = [
+def menu() -> list[Any]:
+    """Return the menu: lessons and rooms as they are found, titles from their first headings."""
+    return [
         {"Home": "index.md"},
         "coming_from.md",
         "events.md",
@@ -86,6 +86,11 @@ def on_config(config: Any) -> Any:
         {"Reference": [f"reference/{name}.md" for name in reference.ROOMS]},
         "changes.md",
     ]
+
+
+def on_config(config: Any) -> Any:
+    """Hand over the menu."""
+    config.nav = menu()
     return config
 
 
