@@ -90,6 +90,13 @@ def _same_heads(parts: list[Any], sizes: list[int]) -> bool:
     )
 
 
+def opened(path: Path) -> np.ndarray:
+    """Return the array in a `.npy` file, which is read from disk when it is asked for."""
+    import numpy as np
+
+    return np.load(path, mmap_mode="r")
+
+
 class NpyWriter:
     """Write tensors one after the other into a `.npy` file, which is there when all is written.
 
@@ -138,15 +145,12 @@ class NpyWriter:
         # numpy leaves room for the first number to grow, so it can be written again in its place
         npy.write_array_header_1_0(self._file, {"descr": npy.dtype_to_descr(dtype), **header})
 
-    def finish(self) -> np.ndarray:
-        """Close the file, and return it as an array that is read from disk when it is asked for."""
-        import numpy as np
-
+    def finish(self) -> None:
+        """Close the file, and let it take its place."""
         self._file.seek(0)
         self._write_header()
         self._file.close()
         os.replace(self.partial, self.path)
-        return np.load(self.path, mmap_mode="r")
 
     def abandon(self) -> None:
         """Remove what was written so far, if it is not finished."""

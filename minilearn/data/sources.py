@@ -124,15 +124,20 @@ def _files_below(folder: Path) -> Iterable[Path]:
 
 
 def _is_picture(path: PurePosixPath) -> bool:
-    hidden = any(part.startswith((".", "__MACOSX")) for part in path.parts)
-    return path.suffix.lower() in SUFFIXES and not hidden
+    return _kind(path) in SUFFIXES
+
+
+def _kind(path: PurePosixPath) -> str:
+    if any(part.startswith((".", "__MACOSX")) for part in path.parts):
+        return "hidden"
+    return path.suffix.lower() or "no suffix"
 
 
 def _pictures(entries: list[Entry], source: Path) -> list[Entry]:
     found = [entry for entry in entries if _is_picture(entry.path)]
     if not found:
-        others = Counter(entry.path.suffix.lower() or "no suffix" for entry in entries)
-        seen = ", ".join(f"{n} of {suffix}" for suffix, n in others.most_common(5))
+        others = Counter(_kind(entry.path) for entry in entries)
+        seen = ", ".join(f"{n:,} {kind}" for kind, n in others.most_common(5))
         raise ValueError(
             f"no pictures in {source}: looked in it and all folders below for files of "
             f"{' '.join(SUFFIXES)}, and found {seen or 'no files at all'}"
