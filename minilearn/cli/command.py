@@ -29,21 +29,21 @@ class Command:
 
     Attributes:
         about: what it does; the first line goes into the list of commands.
-        stages: returns the functions that it consists of, given what the user says about `choices`.
+        stages: returns the functions that it consists of, given what is said so far.
         call: runs it with the values of all options, by key.
         positional: the options whose values may stand alone, without their key.
-        choices: the options that say which functions there are.
+        looked_at: the options that `stages` and `base` ask for.
         check: takes the values and returns what is wrong with them together.
-        base: takes what is said of `out` and `resume`, returns files that all others win over.
+        base: takes what is said so far, returns files by name over which all else wins.
     """
 
     about: str
     stages: Stages
     call: Callable[[dict[str, Any]], Any]
     positional: Sequence[str] = ()
-    choices: Sequence[str] = ()
+    looked_at: Sequence[str] = ()
     check: Callable[[Mapping[str, Any]], Iterable[str]] = lambda values: ()
-    base: Callable[[Mapping[str, Any]], list[Path]] = lambda said: []
+    base: Callable[[Mapping[str, Any]], list[tuple[str, dict[str, Any]]]] = lambda said: []
 
     @classmethod
     def of(cls, fn: Callable[..., Any], positional: Sequence[str] = ()) -> Command:
@@ -60,15 +60,16 @@ class Command:
                 found.setdefault(option.key, option)
         return list(found.values())
 
-    def settle(self, *configs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of all options for configurations of which the later ones win.
+    def settle(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of all options for a configuration of Python's own making.
 
         Raises:
-            BadInput: something is wrong with them; names everything.
+            BadInput: something is wrong with it; names everything.
         """
-        options = self.options({k: v for config in configs for k, v in config.items()})
-        given = [each for config in configs for each in flat(config, options, "config")]
-        return self._checked(settle(given, options))
+        configs = [*self.base(config), ("config", config)]
+        options = self.options(self._chosen(configs))
+        given = [each for file, config in configs for each in flat(config, options, file)]
+        return self._sound(given, options, [])
 
     def run(self, prog: str, argv: Sequence[str]) -> Any:
         """Run the command for the words of a command line; None where they asked for a look.
@@ -76,47 +77,35 @@ class Command:
         Raises:
             BadInput: something is wrong with the words or a file; names everything.
         """
-        said = {key: last for key in ("out", "resume") for last in _spoken(argv, key)[-1:]}
-        paths = [*self.base(said), *_spoken(argv, "config")]
-        files = [(path, read_config(path)) for path in paths]
-        chosen: dict[str, Any] = {}
-        for _, config in files:
-            chosen |= {key: config[key] for key in self.choices if key in config}
-        chosen |= {key: last for key in self.choices for last in _spoken(argv, key)[-1:]}
-        options = self.options(chosen)
+        said = {key: last for key in self.looked_at for last in spoken(argv, key)[-1:]}
+        files = [(path, read_config(path)) for path in spoken(argv, "config")]
+        configs = [*self.base(said), *files]
+        options = self.options(self._chosen([*configs, ("", said)]))
         if {"--help", "-h"} & set(argv):
             print(help_text(prog, self.about, options, self.positional), end="")
             return None
-        given, problems = [], []
-        for path, config in files:
-            given += flat(config, options, str(path))
+        given = [each for file, config in configs for each in flat(config, options, str(file))]
         try:
-            spoken = read_words(argv, options, self.positional)
+            words, problems = read_words(argv, options, self.positional), []
         except BadInput as e:
-            spoken, problems = [], [*e.problems]
-        looks = {each.key for each in spoken} & {"print_config"}
-        given += [each for each in spoken if each.key not in ("config", "print_config", "debug")]
-        values = self._settled(given, options, problems, partial=bool(looks))
-        if looks:
+            words, problems = [], [*e.problems]
+        given += [each for each in words if each.key not in ("config", "print_config", "debug")]
+        if any(each.key == "print_config" for each in words):
+            values = self._sound(given, [_without_need(option) for option in options], problems)
             print(yaml_text(nested(values)), end="")
             return None
-        return self.call(self._checked(values))
+        return self.call(self._sound(given, options, problems))
 
-    def _settled(
-        self, given: list[Given], options: list[Option], problems: list[str], partial: bool
+    def _chosen(self, configs: Iterable[tuple[Any, Mapping[str, Any]]]) -> dict[str, Any]:
+        return {k: v for _, config in configs for k, v in config.items() if k in self.looked_at}
+
+    def _sound(
+        self, given: list[Given], options: list[Option], problems: list[str]
     ) -> dict[str, Any]:
-        if partial:  # what is required may be missing in a print
-            options = [_without_need(option) for option in options]
-        try:
-            values = settle(given, options)
-        except BadInput as e:
-            problems += e.problems
-        if problems:
-            raise BadInput(*problems)
-        return values
-
-    def _checked(self, values: dict[str, Any]) -> dict[str, Any]:
-        if problems := list(self.check(values)):
+        values, more = settle(given, options)
+        if REQUIRED not in values.values():
+            more += self.check(values)
+        if problems := list(dict.fromkeys([*problems, *more])):
             raise BadInput(*problems)
         return values
 
@@ -125,7 +114,7 @@ def _without_need(option: Option) -> Option:
     return replace(option, default=None) if option.default is REQUIRED else option
 
 
-def _spoken(argv: Sequence[str], key: str) -> list[str]:
+def spoken(argv: Sequence[str], key: str) -> list[str]:
     """Return the values that the words give for one key, whatever the others mean."""
     names = {f"--{key}", *(word for word, long in SHORT.items() if long == f"--{key}")}
     found = []

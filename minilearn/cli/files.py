@@ -16,6 +16,7 @@ FLOAT = re.compile(
     |\.(?:inf|Inf|INF))|\.(?:nan|NaN|NAN)""",
     re.X,
 )
+BOOLS = {"true": True, "True": True, "false": False, "False": False}
 WHOLE = re.compile(r"[-+]?(?:0|[1-9][\d_]*)")
 
 
@@ -32,7 +33,8 @@ def read_config(path: str | Path) -> dict[str, Any]:
     try:
         config = yaml.load(text, Loader=_loader())
     except yaml.YAMLError as e:
-        raise ValueError(f"{path} is no YAML: {' '.join(str(e).split())}") from e
+        reason = " ".join(str(e).replace('in "<unicode string>", ', "").split())
+        raise ValueError(f"{path} cannot be read: {reason}") from e
     if config is None:
         return {}
     if not isinstance(config, Mapping) or not all(isinstance(key, str) for key in config):
@@ -74,9 +76,11 @@ def plain(value: Any) -> Any:
 
 
 def number(text: Any) -> Any:
-    """Return a text that reads as a number as that number, all else as it is."""
+    """Return a text that reads as a number, as true or as false as that, all else as it is."""
     if not isinstance(text, str):
         return text
+    if text in BOOLS:
+        return BOOLS[text]
     if WHOLE.fullmatch(text.strip()):
         return int(text)
     if FLOAT.fullmatch(text.strip()):

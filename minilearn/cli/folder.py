@@ -24,18 +24,23 @@ SIGNALS = ("SIGTERM", "SIGUSR1", "SIGINT")
 Sink = Literal["tensorboard", "csv", "jsonl", "mlflow", "wandb"]
 
 
-def begin(out: Path | None, resume: bool | str | None) -> Path:
-    """Return the folder of a run, made where it is a new one.
+def folder_problems(out: Path | None) -> Iterator[str]:
+    """Yield why a new run cannot be written to `out`."""
+    if out is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        yield "several processes write one run: give all the same --out FOLDER"
+    elif (
+        out is not None and is_first() and (out.is_file() or (out.is_dir() and any(out.iterdir())))
+    ):
+        yield f"{out} is there already; give --out another folder, or go on in it with --resume"
 
-    Raises:
-        FileExistsError: `out` is there and not empty, and nothing is to go on.
-        ValueError: there is nothing to go on with; several processes have no folder in common.
-    """
+
+def begin(out: Path | None, resume: bool | str | None) -> Path:
+    """Return the folder of a run, made where it is a new one."""
     if resume:
         return run_folder(out, resume)
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and out is None:
-        raise ValueError("several processes write one run: give all the same --out FOLDER")
-    return new_folder(out) if is_first() else Path(out)
+    folder = new_folder() if out is None else out
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def run_folder(out: Any, resume: bool | str) -> Path:
@@ -59,19 +64,8 @@ def run_folder(out: Any, resume: bool | str) -> Path:
     return max(runs, key=lambda run: (run / CONFIG).stat().st_mtime)
 
 
-def new_folder(out: Path | None) -> Path:
-    """Make the folder for results: `out`, or one in `runs` that is named after the time.
-
-    Raises:
-        FileExistsError: `out` is there and not empty.
-    """
-    if out is not None:
-        if out.is_file() or (out.is_dir() and any(out.iterdir())):
-            raise FileExistsError(
-                f"{out} is there already; give --out another folder, or go on in it: --resume"
-            )
-        out.mkdir(parents=True, exist_ok=True)
-        return out
+def new_folder() -> Path:
+    """Make a folder in `runs` that is named after the time."""
     stem, number = RUNS / time.strftime("%Y-%m-%d_%H-%M-%S"), 1
     folder = stem
     while folder.exists():  # two runs in one second

@@ -18,7 +18,16 @@ from minilearn.nn.registry import named_object
 from .building import build, build_dls, build_model
 from .command import INTERRUPTED, Command
 from .files import nested, read_config
-from .folder import CHECKPOINTS, CONFIG, Sink, begin, run_folder, sinks, write_results
+from .folder import (
+    CHECKPOINTS,
+    CONFIG,
+    Sink,
+    begin,
+    folder_problems,
+    run_folder,
+    sinks,
+    write_results,
+)
 from .learning import build_learner
 from .options import Stage, checked_by
 
@@ -47,6 +56,12 @@ class Functions:
     seed: NonNegativeInt = 42
 
 
+def _check_run(*, out: Path | None = None, resume: Any = None, **_: Any) -> Iterator[str]:
+    if not resume:
+        yield from folder_problems(out)
+
+
+@checked_by(_check_run)
 @dataclass(frozen=True)
 class Run:
     """Where a run is written to, and from where it goes on.
@@ -146,8 +161,8 @@ def train_stages(chosen: Mapping[str, Any]) -> list[Stage]:
 
 def search_stages(chosen: Mapping[str, Any]) -> list[Stage]:
     """Return those of `minilearn lr-find`."""
-    own = [Stage(search, "search", 1), Stage(Functions, "the program")]
-    return [*builders(chosen).values(), *own]
+    # those of a training, too, so that its files serve here
+    return [Stage(search, "search", 1), *train_stages(chosen)]
 
 
 def train(config: Mapping[str, Any]) -> Learner:
@@ -164,8 +179,7 @@ def train(config: Mapping[str, Any]) -> Learner:
     Raises:
         BadInput: something is wrong with the options; names everything.
     """
-    before = [read_config(path) for path in run_config(config)]
-    return train_with(TRAIN.settle(*before, config))
+    return train_with(TRAIN.settle(config))
 
 
 def train_with(values: dict[str, Any]) -> Learner:
@@ -173,13 +187,13 @@ def train_with(values: dict[str, Any]) -> Learner:
     from minilearn import set_seed
 
     run = Stage(Run).call(values=values)
-    folder = begin(run.out, run.resume)
     set_seed(values["seed"])
     learn = build(builders(values), values)
     if values.get("lr") == "auto":
         lr = learn.lr_find(plot=False).valley
         print(f"lr: {lr:.3g} (auto)")
         values = {**values, "lr": lr}
+    folder = begin(run.out, run.resume)
     kept = {key: value for key, value in values.items() if key not in ("out", "resume")}
     resume = None
     if run.resume:
@@ -203,12 +217,17 @@ def _search(values: dict[str, Any]) -> int:
     return Stage(search, supplied=1).call(build(builders(values), values), values=values)
 
 
-def run_config(said: Mapping[str, Any]) -> list[Path]:
-    """Return the configuration of the run that is to go on, where it has one."""
-    if not said.get("resume"):
+def run_config(said: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the configuration of the run that is to go on, if one is, and its folder as `out`."""
+    resume = said.get("resume")
+    if resume in (None, False, "false", "null"):
         return []
-    path = run_folder(said.get("out"), said["resume"]) / CONFIG
-    return [path] if path.exists() else []
+    out, config = said.get("out"), said.get("config")
+    if out is None and config is not None and (Path(config).parent / CHECKPOINTS).is_dir():
+        out = Path(config).parent
+    folder = run_folder(out, resume)
+    path = folder / CONFIG
+    return [(str(path), (read_config(path) if path.exists() else {}) | {"out": str(folder)})]
 
 
 def _checks(stages: Any) -> Any:
@@ -225,7 +244,7 @@ TRAIN = Command(
     train_stages,
     _train,
     positional=("data",),
-    choices=tuple(REPLACEABLE),
+    looked_at=(*REPLACEABLE, "out", "resume", "config"),
     check=_checks(train_stages),
     base=run_config,
 )
@@ -234,6 +253,6 @@ SEARCH = Command(
     search_stages,
     _search,
     positional=("data",),
-    choices=tuple(REPLACEABLE),
+    looked_at=tuple(REPLACEABLE),
     check=_checks(search_stages),
 )

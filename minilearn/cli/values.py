@@ -58,12 +58,10 @@ def flat(config: Mapping[str, Any], options: Iterable[Option], file: str) -> Ite
     yield from walk(config, "")
 
 
-def settle(given: Iterable[Given], options: Iterable[Option]) -> dict[str, Any]:
-    """Return the value of each option by key: the last one given, else its default.
+def settle(given: Iterable[Given], options: Iterable[Option]) -> tuple[dict[str, Any], list[str]]:
+    """Return the value of each option by key (the last one given, else its default), and problems.
 
-    Raises:
-        BadInput: keys are unknown, values are of the wrong type, or required ones are missing; all
-            of that in one message.
+    Those are unknown keys, values of the wrong type, and what is required and missing.
     """
     options, given = {option.key: option for option in options}, list(given)
     values, problems = {}, []
@@ -79,9 +77,8 @@ def settle(given: Iterable[Given], options: Iterable[Option]) -> dict[str, Any]:
         problems.append(
             f"missing: {', '.join(missing)}; give it as an option, or in a file with -c"
         )
-    if problems:
-        raise BadInput(*dict.fromkeys(problems))
-    return {o.key: values.get(o.key, o.default) for o in options.values()}
+    values = {key: values.get(key, option.default) for key, option in options.items()}
+    return values, problems
 
 
 def _settled(
@@ -148,9 +145,17 @@ def convert(kind: Any, value: Any, where: str = "the value") -> Any:
             return parser.parse_object({"value": attempt}).value
         except ArgumentError:
             continue
-    choices = [str(c) for k in leaves(kind) if get_origin(k) is Literal for c in get_args(k)]
-    hint = did_you_mean(str(value), choices) if choices else ""
+    wrong = [v for v in (value if isinstance(value, list) else [value]) if v not in choices(kind)]
+    hint = did_you_mean(str(wrong[0]), choices(kind)) if wrong and choices(kind) else ""
     raise BadInput(f"{where} takes {in_words(kind)}, got {value!r}{hint}")
+
+
+def choices(kind: Any) -> list[str]:
+    """Return the words that a type allows, alone or in a list."""
+    if get_origin(kind) is Literal:
+        return [str(word) for word in get_args(kind)]
+    inner = () if kind in leaves(kind) and get_origin(kind) is not list else get_args(kind)
+    return [word for part in inner for word in choices(part)]
 
 
 @cache
