@@ -18,6 +18,7 @@ from .callbacks.capture import CapturePreds
 from .callbacks.checkpoint import CheckpointCB
 from .callbacks.closure import ClosureCB
 from .callbacks.device import ChannelsLastCB, DeterministicCB, DeviceCB
+from .callbacks.distributed import AccelerateCB
 from .callbacks.dropout import MCDropoutCB
 from .callbacks.gradients import ClipGradCB, GradAccumCB, NonFiniteCB
 from .callbacks.handlers import HasLearnCB, LambdaCB
@@ -120,6 +121,7 @@ from .optim import optimizer, param_groups
 from .weights import load_model
 
 __all__ = [
+    "AccelerateCB",
     "ActionConflictError",
     "ActivationStats",
     "ArrayLoader",

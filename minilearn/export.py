@@ -25,6 +25,7 @@ from .callbacks.device import DeviceCB
 from .callbacks.training import TrainCB
 from .core.batch import default_device, describe, tensors
 from .core.learner import Learner
+from .core.processes import rank
 from .core.seed import preserved_random_states
 from .data.loaders import DataLoaders
 from .data.pipeline import Pipeline, class_names
@@ -75,6 +76,8 @@ def export(self: Learner, folder: str | Path, *, pt2: bool = False, onnx: bool =
             "it out of predictions: BatchTransformCB(..., on_val=False)."
         )
     made_by, taken = _made_by(self.model, pt2), take(self)
+    if rank():  # of several processes the first one writes
+        return folder
     with preserved_random_states(), torch.no_grad(), _complete_or_absent(folder) as part:
         _write(taken, _card(self, made_by, taken), part, pt2, onnx)
     return folder

@@ -7,6 +7,7 @@ the middle of a fit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,13 @@ from .core.batch import describe
 from .core.callback import as_callbacks
 from .core.history import format_value
 from .core.learner import Learner
+from .core.processes import Processes
 from .core.scope import inner, participants
 from .core.seed import preserved_random_states, random_states, restore_random_states
 from .core.stream import Stream, check_loader, pick_loader
-from .data.collect import NpyWriter, joined, kept
+from .data.collect import NpyWriter, joined, kept, opened
 from .data.ordered import ordered
+from .data.shards import Unshared
 
 __all__ = ["Results"]
 
@@ -144,10 +147,13 @@ def get_preds(
     dl = ordered(_loader(self, dl))
     if out is not None:
         return _to_files(self, dl, cbs, want, Path(out))
-    parts: list[list[Any]] = []
-    sizes: list[int] = []
-    _predict(self, dl, cbs, want, lambda found, size: (parts.append(found), sizes.append(size)))
-    return want.bare([joined(list(column), sizes) for column in zip(*parts, strict=True)])
+    found: list[tuple[list[Any], int]] = []
+    _predict(self, dl, cbs, want, lambda *batch: found.append(batch))
+    if (processes := _processes(self, cbs)) is not None:  # each has a part of every group
+        of_all = processes.gather(kept(found))
+        found = [part for group in zip_longest(*of_all) for part in group if part is not None]
+    parts, sizes = zip(*found, strict=True)
+    return want.bare([joined(list(column), list(sizes)) for column in zip(*parts, strict=True)])
 
 
 @patch
@@ -179,7 +185,7 @@ def _batch_by_batch(learn: Learner, stream: Stream, cbs: Any, want: Wanted) -> I
                 if batch is None:
                     return
                 take = lambda values, size: found.append((values, random_states()))  # noqa: E731
-                _predict(learn, [batch], cbs, want, take)
+                _predict(learn, Unshared([batch]), cbs, want, take)
             if found:  # else a callback cancelled the batch
                 values, states = found.pop()
                 yield want.bare(values)
@@ -209,17 +215,30 @@ def _predict(learn: Learner, dl: Any, cbs: Any, want: Wanted, give: Callable[...
         learn.fit(1, train=False)
 
 
+def _processes(learn: Learner, cbs: Any) -> Processes | None:
+    """Return the processes that share what this Learner goes through, None where it is alone."""
+    found = (getattr(cb, "processes", None) for cb in (*learn.cbs, *as_callbacks(cbs)))
+    return next((p for p in found if p is not None), None)
+
+
 def _to_files(learn: Learner, dl: Any, cbs: Any, want: Wanted, out: Path) -> Any:
     if out.suffix != ".npy":
         raise ValueError(f"out is the path of a .npy file, got {str(out)!r}")
     paths = [out if n == "preds" else out.with_stem(f"{out.stem}_{n}") for n in want.names]
-    writers = [NpyWriter(path) for path in paths]
-    try:
-        _predict(learn, dl, cbs, want, lambda found, size: _write(writers, found))
-        return want.bare([writer.finish() for writer in writers])
-    finally:
-        for writer in writers:
-            writer.abandon()
+
+    def write_all() -> None:
+        writers = [NpyWriter(path) for path in paths]
+        try:
+            _predict(learn, Unshared(dl), cbs, want, lambda found, size: _write(writers, found))
+            for writer in writers:
+                writer.finish()
+        finally:
+            for writer in writers:
+                writer.abandon()
+
+    processes = _processes(learn, cbs)
+    write_all() if processes is None else processes.from_first(write_all)
+    return want.bare([opened(path) for path in paths])
 
 
 def _write(writers: list[NpyWriter], found: list[Any]) -> None:

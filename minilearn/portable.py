@@ -23,6 +23,7 @@ from .core.learner import Learner
 from .core.scope import inner, participants
 from .core.stream import check_loader, pick_loader
 from .data.ordered import ordered
+from .data.shards import Unshared
 
 HALF_PRECISION = 0.05  # how far predictions may be from the plain model's, as a share
 
@@ -78,7 +79,7 @@ def take(learn: Learner) -> Taken:
     dl = next((dl for t in (False, True) if (dl := pick_loader(learn.dls, t)) is not None), None)
     check_loader(dl, False)
     cb = _Take()
-    with inner(learn, [*participants(learn), cb], valid=ordered(dl)):
+    with inner(learn, [*participants(learn), cb], valid=Unshared(ordered(dl))):
         learn.fit(1, train=False)
         return cb.taken
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from .callbacks.averaging import validated_state
 from .callbacks.checkpoint_files import SUFFIX, plain, read, replaced
 from .core.learner import Learner
+from .core.processes import rank
 from .core.weights import clean_state, load_state
 
 SAFE = ".safetensors"
@@ -28,6 +29,8 @@ WRAPPED = ("model", "state_dict", "model_state_dict")  # what others call the we
 @patch
 def save(self: Learner, path: str | Path, *, averaged: bool = True) -> None:
     """Write the model's weights to a safetensors file, under names without wrappers' prefixes.
+
+    Of several processes the first one writes.
 
     Args:
         self: the Learner.
@@ -53,8 +56,9 @@ def save(self: Learner, path: str | Path, *, averaged: bool = True) -> None:
     }
     tensors = {name: t.contiguous() for name, t in state.items() if name not in tied}
     about = {"format": "pt", "minilearn": version("minilearn"), "tied": json.dumps(tied)}
-    with replaced(Path(path)) as file:
-        file.write(to_bytes(tensors, metadata=about))
+    if rank() == 0:
+        with replaced(Path(path)) as file:
+            file.write(to_bytes(tensors, metadata=about))
 
 
 @patch
@@ -117,7 +121,7 @@ def read_weights(
         return _read_safetensors(path)
     if Path(path).suffix == SUFFIX:  # read with its checksums
         return _of_checkpoint(read(Path(path)), averaged)
-    state = _read_torch(path, trust)
+    state: Any = _read_torch(path, trust)
     if isinstance(state, nn.Module):
         state = state.state_dict()
     if not isinstance(state, Mapping):

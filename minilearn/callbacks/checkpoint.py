@@ -15,19 +15,22 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch.distributed as dist
-
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 from minilearn.core.exceptions import CancelBatchException, CancelException, CancelFitException
 from minilearn.core.plan import parse_every
+from minilearn.core.processes import rank
 
 from .checkpoint_files import SUFFIX, Background, claim, release, remove, write
 from .monitor import Monitor
+from .of_process import tell_states
 from .resume import Resume, capture
 
 if TYPE_CHECKING:
     from minilearn.core.learner import Learner
+
+
+PATIENCE = 5  # seconds after which a second signal counts, where several processes hear the first
 
 
 class CheckpointCB(Callback):
@@ -88,7 +91,7 @@ class CheckpointCB(Callback):
         if keep is not None and (not hasattr(keep, "__index__") or keep < 1):
             raise ValueError(f"keep is a number of files, 1 or more, or None for all; got {keep!r}")
         self.folder, self.keep, self.save_last = Path(folder), keep, save_last
-        self.monitor = None if monitor is None else Monitor(monitor, mode)
+        self.monitor: Any = None if monitor is None else Monitor(monitor, mode)
         self.on_exception, self.background, self.exact = on_exception, background, exact
         # Windows has no SIGUSR1
         self.signals = [getattr(signal, name) for name in signals if hasattr(signal, name)]
@@ -97,7 +100,9 @@ class CheckpointCB(Callback):
 
     def _forget(self) -> None:
         self.run, self.files, self._resumed = os.urandom(6).hex(), [], False
-        self._due, self._value, self._signal = False, None, None
+        self._due, self._value = False, None
+        self._signal: Any = None  # its number, once heard
+        self._heard, self._together = None, False  # (signal, when); whether others must agree
         self._saved: tuple | None = None  # what the newest file holds: updates and place
         self._handlers: dict[int, Any] = {}
         if self.monitor is not None:
@@ -109,10 +114,13 @@ class CheckpointCB(Callback):
         """Claim the folder, and listen to signals."""
         self._forget()
         self._where, self._clock = self.folder, time.monotonic()
+        self._together = learn.processes is not None
         if learn.scratch is not None:
             self._where = learn.scratch / self.folder.name
-        elif _is_first_process():
+            return
+        if rank() == 0:
             claim(self.folder, self.run, learn.find(Resume) is not None)
+        if rank() == 0 or self._together:
             self._listen()
 
     def after_step(self, learn: Learner) -> None:
@@ -200,20 +208,37 @@ class CheckpointCB(Callback):
         if os.getpid() != process:  # a forked one, which has nothing to save
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        elif self._signal is not None:
-            self._leave()
-        else:
+        elif not self._together:
+            self._signal, first = self._signal or number, self._signal is None
+            if not first:
+                self._leave()
+        elif self._heard is None:
+            self._heard = number, time.monotonic()
+        elif time.monotonic() - self._heard[1] > PATIENCE:  # launchers hand on what all heard
             self._signal = number
+            self._leave()
 
     def _leave(self) -> None:
         if self._signal == signal.SIGINT:
             raise KeyboardInterrupt
         raise SystemExit(128 + self._signal)  # what a shell reports of a program so ended
 
+    # ---- several processes ----
+
+    def wish(self, learn: Learner) -> float:
+        """Return what this process wants where all meet: the signal it heard; a half to save."""
+        return (self._heard[0] if self._heard else 0) + 0.5 * self._due
+
+    def grant(self, learn: Learner, level: str, wishes: list[float]) -> None:
+        """Act on a signal that any process heard, and tell what a checkpoint will need of all."""
+        self._signal = int(max(wishes)) or None
+        if self._signal or wishes[0] % 1 or level == "round":
+            tell_states(learn)
+
     # ---- files ----
 
     def _save(self, learn: Learner, value: float | None = None) -> None:
-        if not _is_first_process():
+        if rank():
             return
         self._due, self._clock = False, time.monotonic()
         name = self._name(learn, value)
@@ -284,7 +309,3 @@ class CheckpointCB(Callback):
     def __repr__(self) -> str:
         """Show the folder and how often it is written to."""
         return f"CheckpointCB({str(self.folder)!r}, every=({self.every}, {self.unit!r}))"
-
-
-def _is_first_process() -> bool:
-    return not (dist.is_available() and dist.is_initialized() and dist.get_rank())

@@ -11,10 +11,13 @@ from typing import Any
 from fastcore.basics import patch
 
 from minilearn.core.learner import Learner
+from minilearn.core.processes import Processes, rank
 from minilearn.core.seed import preserved_random_states
+from minilearn.core.stream import pick_loader
 
 from .checkpoint import CheckpointCB
 from .checkpoint_files import newest_usable, read, write
+from .of_process import for_process
 from .resume import Resume, capture, load_lasting
 
 
@@ -30,12 +33,16 @@ def _resume_cbs(self: Learner, resume: Any, cbs: list[Any]) -> list[Resume]:
                 "resume=True looks in the folder of a CheckpointCB: add one, or name it"
             )
         resume = saver.folder
-    found = _find(Path(resume))
+    together = (getattr(cb, "processes", None) for cb in (*cbs, *self.cbs))
+    processes = next((p for p in together if p is not None), None)
+    found = _find(Path(resume)) if processes is None else _find_together(Path(resume), processes)
+    say = print if rank() == 0 else lambda text: None
     if found is None:
-        print(f"resume: there is no checkpoint in {resume} yet; the fit begins afresh")
+        say(f"resume: there is no checkpoint in {resume} yet; the fit begins afresh")
         return []
     path, state = found
-    print(f"resume: {path} (epoch {state['epoch']}, {state['steps']} updates)")
+    say(f"resume: {path} (epoch {state['epoch']}, {state['steps']} updates)")
+    state = for_process(state, processes, pick_loader(self.dls, True))
     return [Resume(state, exact=saver is not None and saver.exact)]
 
 
@@ -43,9 +50,25 @@ def _find(path: Path) -> tuple[Path, dict[str, Any]] | None:
     return newest_usable(path) if path.is_dir() or not path.suffix else (path, read(path))
 
 
+def _find_together(path: Path, processes: Processes) -> tuple[Path, dict[str, Any]] | None:
+    """Let the first process look, and all read what it found."""
+    found: list[Any] = []
+
+    def look() -> str | None:
+        found.append(_find(path))
+        return found[0] and str(found[0][0])
+
+    name = processes.from_first(look)
+    if name is None or found:
+        return found[0] if found else None
+    return Path(name), read(Path(name))
+
+
 @patch
 def save_checkpoint(self: Learner, path: str | Path) -> None:
     """Write a checkpoint by hand: after a fit, or in it in `after_batch` or `after_round`.
+
+    Of several processes the first one writes, without asking the others for anything.
 
     Args:
         self: the Learner.
@@ -55,7 +78,9 @@ def save_checkpoint(self: Learner, path: str | Path) -> None:
         TypeError: a callback's state is not of tensors and plain types.
         OSError: the file cannot be written; what was there before is still there.
     """
-    write(capture(self), Path(path))
+    state = capture(self)
+    if rank() == 0:
+        write(state, Path(path))
 
 
 @patch

@@ -55,7 +55,7 @@ class Bar:
         if self.done and self.seconds > 0:
             parts["rate"] = _rate(self.done / self.seconds)
             if known:
-                left = self.seconds / self.done * (self.total - self.done)
+                left = self.seconds / self.done * ((self.total or 0) - self.done)
                 parts["left"] = f"{format_seconds(left)} left"
         return parts
 
@@ -69,7 +69,7 @@ class Bar:
             if len(" ".join(parts.values())) + bar > room:
                 parts.pop(name, None)
         size = min(40, room - len(" ".join(parts.values())) - 3)
-        if "percent" in parts and size >= 8:
+        if self.share is not None and "percent" in parts and size >= 8:
             parts["percent"] += f" |{(fill * int(self.share * size)).ljust(size, '-')}|"
         return " ".join(parts.values())[:room]
 

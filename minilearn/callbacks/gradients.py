@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from minilearn.core.learner import Learner
 
 
-def with_grads(learn: Learner) -> list[Parameter]:
+def with_grads(learn: Learner) -> list[Any]:
     """Return the optimizer's parameters that have a gradient; the model's if it has no groups."""
     groups = getattr(learn.opt, "param_groups", None) or [{"params": learn.model.parameters()}]
     return [p for group in groups for p in group["params"] if p.grad is not None]
@@ -64,7 +64,7 @@ class GradAccumCB(Callback):
     Events: before_fit, before_backward, after_backward, cleanup_backward, before_step, after_epoch,
         cleanup_epoch
     Order:  ACCUMULATE
-    Reads:  loss, n_items, model, opt, epoch, error
+    Reads:  loss, n_items, model, opt, epoch, error, processes
     Writes: batches_per_step, grads_held, loss
     """
 
@@ -81,6 +81,10 @@ class GradAccumCB(Callback):
         self._batches, self._unit, self._weights = 0, first, 0
         self._weight, self._loss, self._closing = 1, None, False
 
+    def closes(self, learn: Learner) -> bool:
+        """Return whether the batch in hand is known to be the last of its group."""
+        return self._batches + 1 >= self.n or bool(learn.is_last)
+
     def before_fit(self, learn: Learner) -> None:
         """Say how many batches an update takes."""
         check_grads_end(self, learn)
@@ -89,11 +93,14 @@ class GradAccumCB(Callback):
 
     def before_backward(self, learn: Learner) -> None:
         """Weight the loss with the number of items in the batch; without any it is left out."""
-        items = learn.n_items
-        if not isinstance(items, Tensor) and not items:
+        items = self._mean = learn.n_items
+        if learn.processes is not None:  # of all of them it is one update
+            items, self._mean = learn.processes.items, learn.processes.mean_items
+        if not isinstance(self._mean, Tensor) and not self._mean:
             raise CancelBackwardException  # a mean over nothing is NaN
         if not self._batches:
-            self._open(torch.clamp(items, min=1) if isinstance(items, Tensor) else max(items, 1))
+            first = self._mean
+            self._open(torch.clamp(first, min=1) if isinstance(first, Tensor) else max(first, 1))
         self._weight = items / self._unit
         if isinstance(items, Tensor) or self._weight != 1:
             self._loss, learn.loss = learn.loss, learn.loss * self._weight
@@ -101,7 +108,7 @@ class GradAccumCB(Callback):
     def after_backward(self, learn: Learner) -> None:
         """Take the batch into the group, and give the loss back its value."""
         self._batches += 1
-        self._weights = self._weights + self._weight
+        self._weights = self._weights + self._mean / self._unit
         learn.grads_held = True
         self.cleanup_backward(learn)
 
@@ -192,7 +199,7 @@ class NonFiniteCB(Callback):
             if not math.isfinite(self.norm.item()):
                 self.refuse(learn, "lower the learning rate, or look for bad data")
 
-    def _bound(self, params: list[Parameter]) -> Tensor:
+    def _bound(self, params: list[Any]) -> Tensor:
         """Return the norm of the gradients; subclasses bound them, too."""
         return nn.utils.get_total_norm([p.grad for p in params])
 
@@ -265,7 +272,7 @@ class ClipGradCB(NonFiniteCB):
             raise ValueError(f"give one of max_norm, max_value and agc, above 0; got {self.bounds}")
         super().__init__(on_nonfinite, max_skips)
 
-    def _bound(self, params: list[Parameter]) -> Tensor:
+    def _bound(self, params: list[Any]) -> Tensor:
         ((kind, bound),) = self.bounds.items()
         if kind == "max_norm":
             return nn.utils.clip_grad_norm_(params, bound)
@@ -279,7 +286,7 @@ class ClipGradCB(NonFiniteCB):
 
 
 @torch.no_grad()
-def clip_adaptively(params: list[Parameter], ratio: float) -> None:
+def clip_adaptively(params: list[Any], ratio: float) -> None:
     """Bound each row of a gradient to `ratio` times the norm of the same row of the weights."""
     for p in params:
         most = _row_norms(p).clamp(min=1e-3) * ratio

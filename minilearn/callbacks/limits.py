@@ -14,7 +14,6 @@ from torch import Tensor
 from minilearn.core.batch import map_batch, n_batches
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
-from minilearn.core.stream import pick_loader
 
 if TYPE_CHECKING:
     from minilearn.core.learner import Learner
@@ -130,11 +129,12 @@ class OverfitCB(Callback):
     def __init__(self, n: int = 1, valid: bool = False) -> None:
         if not hasattr(n, "__index__") or n < 1:
             raise ValueError(f"n is a number of batches, 1 or more; got {n!r}")
-        self.n, self.valid, self.batches = n, valid, None
+        self.n, self.valid = n, valid
+        self.batches: Any = None  # a list, once a fit began
 
     def before_fit(self, learn: Learner) -> None:
         """Draw the batches, once, and lower the number that the fit counts on."""
-        train = pick_loader(learn.dls, True)
+        train = learn._loader(True)
         if self.batches is None:
             if train is None:
                 raise ValueError("OverfitCB takes its batches of a training loader: there is none")

@@ -17,8 +17,10 @@ from minilearn.core.events import Order
 from minilearn.core.exceptions import CancelException
 from minilearn.core.history import format_value
 from minilearn.core.modes import is_training
+from minilearn.core.processes import Processes, rank
 
 from .feed import Feed, as_metric, check_name, named, restore_state, saved_state
+from .merging import check_mergeable, merge_all
 from .sums import FunctionMean, Mean, columns_of, finite
 
 if TYPE_CHECKING:
@@ -53,11 +55,12 @@ class MetricsCB(Callback):
     Events: before_fit, before_epoch, after_batch, after_epoch, cleanup_epoch
     Order:  METRICS
     Reads:  training, valid_name, epoch, batch, n_items, preds, loss, loss_parts, loss_func, row,
-            error
+            error, processes
     Writes: metrics, row
     """
 
     order = Order.METRICS
+    per_process = True  # the sums of a pass are those of its part
 
     def __init__(self, *ms: Any, on_nan: str = "raise", **metrics: Any) -> None:
         if on_nan not in ("raise", "warn"):
@@ -72,13 +75,15 @@ class MetricsCB(Callback):
         self.feed = Feed(objects) if objects else None
         self._measuring, self._split, self._counts = False, None, False
         self._seen: dict[str, None] = {}
-        self._resumed: dict[str, Any] | None = None
+        self._resumed: Any = None  # the state that a resume gave
 
     # ---- events ----
 
     def before_fit(self, learn: Learner) -> None:
         """Begin new rows, and let others find this as `learn.metrics`."""
         learn.metrics, self.rows, self._resumed = self, [], None
+        if getattr(learn, "processes", None) is not None:
+            check_mergeable(self.metrics)
 
     def before_epoch(self, learn: Learner) -> None:
         """Forget the pass before."""
@@ -161,7 +166,7 @@ class MetricsCB(Callback):
 
     def _publish(self, learn: Learner) -> None:
         training = is_training(learn)
-        values = self._values()
+        values = self._values(getattr(learn, "processes", None))
         if not values:
             return
         row = {"epoch": learn.epoch, "train": "train" if training else "eval", **values}
@@ -173,12 +178,18 @@ class MetricsCB(Callback):
         self._log(row)
         self._check_finite(learn.epoch, values, training)
 
-    def _values(self) -> dict[str, Any]:
+    def _values(self, processes: Processes | None) -> dict[str, Any]:
         """Return the values of the pass as Python numbers, nothing where no batch was finished."""
         self.flush()
-        values = {}
+        begun, values = self.feed is not None and self.feed.begun, {}
+        if processes is not None:
+            found = processes.gather((begun, list(self.parts)))
+            begun = any(has for has, _ in found)
+            for name in (name for _, names in found for name in names):
+                self._part(name)  # a process without a batch has none
+            merge_all({**self.metrics, **self.parts, "loss": self.loss}, processes)
         for name, metric in {**self.metrics, **self.parts, "loss": self.loss}.items():
-            if metric.any if isinstance(metric, (Mean, FunctionMean)) else self.feed.begun:
+            if metric.any if isinstance(metric, (Mean, FunctionMean)) else begun:
                 values.update(columns_of(name, metric.compute()))
         return values
 
@@ -198,6 +209,8 @@ class MetricsCB(Callback):
 
     def _log(self, row: dict[str, Any]) -> None:
         """Show a row; a ProgressCB puts its own in the place of this."""
+        if rank():
+            return
         values = [f"{k} {format_value(v)}" for k, v in row.items() if k not in ("epoch", "train")]
         print("  ".join([f"epoch {row['epoch']}", f"{row['train']:5}", *values]))
 

@@ -17,8 +17,9 @@ from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 from minilearn.core.explain import in_notebook
 from minilearn.core.modes import is_training
+from minilearn.core.processes import rank
 
-from .display import Bar, Lines, TakenLog, Terminal, stay_quiet
+from .display import Bar, Lines, Silent, TakenLog, Terminal, stay_quiet
 from .notebook import Notebook
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class ProgressCB(Callback):
 
     order = Order.REPORT
 
-    _display: Lines | None = None  # open from before_fit to cleanup_fit
+    _display: Any = None  # open from before_fit to cleanup_fit
     _records = False  # whether the display wants the loss of each batch
     _due = math.inf  # when to look at the bar
 
@@ -150,8 +151,10 @@ class ProgressCB(Callback):
         return f"ProgressCB({'plot=True' if self.plot else ''})"
 
 
-def open_display(plot: bool = False) -> Lines:
+def open_display(plot: bool = False) -> Lines | Silent:
     """Return what suits the process: a notebook's output, a terminal, or else plain lines."""
+    if rank():
+        return Silent()
     if in_notebook():
         return Notebook(plot)
     isatty = getattr(sys.stdout, "isatty", None)

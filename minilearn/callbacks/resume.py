@@ -1,14 +1,13 @@
 """The state of a fit: taken between two updates, and put back so that the fit goes on to the bit.
 
-Stands on core and checkpoint_files. A place is "round" (a round and all its work is done), "pass"
-(inside a training pass), "validation" (the training pass is done, its validation is not), or
-"epoch" (nothing of an epoch counts).
+Stands on core, checkpoint_files and of_process. A place is "round" (a round and all its work is
+done), "pass" (inside a training pass), "validation" (the training pass is done, its validation is
+not), or "epoch" (nothing of an epoch counts).
 """
 
 from __future__ import annotations
 
 import warnings
-from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -18,12 +17,13 @@ import torch
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 from minilearn.core.history import History
-from minilearn.core.seed import RandomStates, random_states, restore_random_states
+from minilearn.core.seed import random_states, restore_random_states
 from minilearn.core.stream import Stream, load_loader_state, loader_state, pick_loader, set_epoch
 from minilearn.core.weights import clean_state, load_state
 
 from .checkpoint_files import plain
 from .limits import Shortened
+from .of_process import named_cbs, of_processes, packed, unpacked
 from .optimizer_state import load_optimizer, optimizer_state
 
 if TYPE_CHECKING:
@@ -54,14 +54,15 @@ def capture(learn: Learner) -> dict[str, Any]:
         "history": list(learn.history),
         "row": learn.row,
         "callbacks": {
-            name: state for name, cb in _named(learn.cbs) if (state := _state_of(cb)) is not None
+            name: state for name, cb in named_cbs(learn.cbs) if (state := _state_of(cb)) is not None
         },
         "loaders": {name: loader_state(dl) for name, dl in _loaders(learn)},
         "stream": stream,
-        "random": _packed(random_states()),
+        "random": packed(random_states()),
+        "processes": of_processes(learn),
     }
     if stream and "random" in stream:
-        stream["random"] = _packed(stream["random"])
+        stream["random"] = packed(stream["random"])
     return plain(state, "checkpoint")
 
 
@@ -115,9 +116,9 @@ class Resume(Callback):
         plan.resumed = state["met"] if state["place"] == "pass" else None
         self._waits = state["place"] in ("pass", "validation")
         if plan.cuts and state["place"] == "round":  # the fit looks ahead in it
-            self._restore_stream(learn, pick_loader(learn.dls, True))
+            self._restore_stream(learn, learn._loader(True))
         # before a validation, too: behind it the loop puts back what it met
-        restore_random_states(_unpacked(state["random"]))
+        restore_random_states(unpacked(state["random"]))
 
     def before_epoch(self, learn: Learner) -> None:
         """Go to the batch in the pass."""
@@ -130,8 +131,8 @@ class Resume(Callback):
             learn.skipped = state["batches"]
             self._restore_stream(learn, learn.dl)
         elif learn.plan.cuts:
-            self._restore_stream(learn, pick_loader(learn.dls, True))
-        restore_random_states(_unpacked(state["random"]))
+            self._restore_stream(learn, learn._loader(True))
+        restore_random_states(unpacked(state["random"]))
 
     def _restore_stream(self, learn: Learner, dl: Any) -> None:
         saved = self.state["stream"]
@@ -141,7 +142,7 @@ class Resume(Callback):
         if saved.get("length") is not None and not isinstance(dl, Shortened):
             dl = Shortened(dl, saved["length"])
         if "random" in saved:
-            saved["random"] = _unpacked(saved["random"])
+            saved["random"] = unpacked(saved["random"])
             set_epoch(dl, saved["passes"] if learn.plan.cuts else learn.epoch)
         learn.stream = Stream(dl, "training")
         learn.stream.load_state_dict(saved, self.exact)
@@ -187,7 +188,7 @@ def load_lasting(learn: Learner, state: dict[str, Any]) -> None:
 
 def load_callbacks(learn: Learner, state: dict[str, Any], warn: bool = False) -> None:
     """Give each callback its state; those of one class are told apart by their order."""
-    saved, here = state["callbacks"], dict(_named(learn.cbs))
+    saved, here = state["callbacks"], dict(named_cbs(learn.cbs))
     for name, cb in here.items():
         if name in saved:
             cb.load_state_dict(saved[name])
@@ -197,15 +198,6 @@ def load_callbacks(learn: Learner, state: dict[str, Any], warn: bool = False) ->
         for names, what in ((lost, "is in the checkpoint only"), (new, "is not in the checkpoint")):
             if names:
                 warnings.warn(f"the state of {', '.join(names)} {what}", stacklevel=2)
-
-
-def _named(cbs: list[Any]) -> Iterator[tuple[str, Any]]:
-    seen: Counter[str] = Counter()
-    for cb in cbs:
-        if hasattr(cb, "state_dict") and hasattr(cb, "load_state_dict"):
-            name = type(cb).__name__
-            seen[name] += 1
-            yield name if seen[name] == 1 else f"{name} {seen[name]}", cb
 
 
 def _state_of(cb: Any) -> dict[str, Any] | None:
@@ -224,31 +216,3 @@ def _loaders(learn: Learner) -> Iterator[tuple[str, Any]]:
             yield name, dl
     for name in getattr(learn.dls, "named", ()):
         yield f"valid {name}", learn.dls[name]
-
-
-def _packed(states: RandomStates) -> dict[str, Any]:
-    kind, numbers, normal = states.python
-    packed = {"python": [kind, torch.tensor(numbers), normal], "numpy": states.numpy}
-    if states.numpy is not None:  # (name, numbers, position, and two of the normal distribution)
-        name, numbers, *rest = states.numpy
-        packed["numpy"] = [name, torch.from_numpy(numbers.astype("int64")), *rest]
-    return packed | {"torch": states.torch, "device": states.device}
-
-
-def _unpacked(packed: dict[str, Any]) -> RandomStates:
-    numpy, device = packed["numpy"], packed["device"]
-    if numpy is not None:
-        import numpy as np
-
-        numpy = (numpy[0], numpy[1].numpy().astype(np.uint32), *numpy[2:])
-    if device is not None and not _fits_here(device):
-        warnings.warn("the random states of the checkpoint's devices do not fit here", stacklevel=2)
-        device = None
-    kind, numbers, normal = packed["python"]
-    return RandomStates((kind, tuple(numbers.tolist()), normal), numpy, packed["torch"], device)
-
-
-def _fits_here(states: Any) -> bool:
-    if isinstance(states, list):
-        return len(states) == torch.cuda.device_count()
-    return torch.backends.mps.is_available()

@@ -7,7 +7,6 @@ that the update used (`lr_0`, `lr_1`, … of several groups), and what `learn.lo
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -22,6 +21,7 @@ from minilearn.core.events import Order
 from minilearn.core.exceptions import CancelException
 from minilearn.core.learner import Learner
 from minilearn.core.plan import parse_every
+from minilearn.core.processes import rank
 
 from .smoothing import HistoryBuffer, MetricStorage
 
@@ -56,11 +56,6 @@ def log_values(smooth: bool = True, **values: Any) -> None:
     """
     if _running:
         _running[-1].log(smooth, **values)
-
-
-def rank() -> int:
-    """Return the number of this process among those of torchrun; the first one, 0, writes."""
-    return int(os.environ.get("RANK", 0))
 
 
 def broke_off(error: BaseException | None) -> bool:
@@ -115,7 +110,7 @@ class LoggerCB(Callback):
         self.written = self._seen = self._step = 0
         self.resumed = self._opened = self._failed = False
         self._lrs: list[float] = []
-        self.run_id: str | None = None  # of a tracker's run; a resumed fit goes on with it
+        self.run_id: Any = None  # of a tracker's run; a resumed fit goes on with it
 
     # ---- events ----
 

@@ -18,8 +18,7 @@ import torch
 
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
-
-from .rows import rank
+from minilearn.core.processes import rank
 
 if TYPE_CHECKING:
     from minilearn.core.learner import Learner

@@ -138,7 +138,7 @@ class JoinedMetric:
 
     def reset(self) -> None:
         """Forget all predictions."""
-        self.kept: list[tuple[Tensor, Tensor]] = []
+        self.kept: list[Any] = []  # pairs of predictions and targets
 
     def update(self, preds: Tensor, targs: Tensor) -> None:
         """Keep a batch on the CPU."""
@@ -152,12 +152,21 @@ class JoinedMetric:
         preds, targs = self._joined()
         return self.func(targs.numpy(), preds.numpy(), **self.kwargs)
 
-    def _joined(self) -> tuple[Tensor, Tensor]:
+    def _joined(self) -> Any:
         if self._device.type != "cpu":
             torch.accelerator.synchronize(self._device)  # the copies have arrived
         joined = tuple(map(torch.cat, zip(*self.kept, strict=True)))
         self.kept = [joined]
         return joined
+
+    def part(self) -> dict[str, Any]:
+        """Return what this process has, for `merge`."""
+        return self.state_dict()
+
+    def merge(self, parts: list[dict[str, Any]]) -> None:
+        """Take the predictions of all processes in the place of its own."""
+        self.kept = [(part["preds"], part["targs"]) for part in parts if part]
+        self._device = torch.device("cpu")
 
     def state_dict(self) -> dict[str, Any]:
         """Return the predictions and targets so far."""

@@ -37,8 +37,8 @@ class Mean:
         """Forget all values."""
         self._values: list[Any] = []
         self._weights: list[Any] = []
-        self.total: Tensor | None = None  # sum of value times weight
-        self.lost: Tensor | None = None  # what rounding took from `total`
+        self.total: Any = None  # sum of value times weight
+        self.lost: Any = None  # what rounding took from `total`
         self.weight: Any = 0  # int (exact); a tensor on the device where the counts are tensors
 
     def update(self, value: Any, weight: Any = 1) -> None:
@@ -99,6 +99,21 @@ class Mean:
             return torch.tensor(torch.nan)
         return (self.total + self.lost.to(self.total.device)) / self.weight
 
+    def part(self) -> dict[str, Any]:
+        """Return the sums of this process, for `merge`."""
+        self.fold()
+        return {"total": self.total, "lost": self.lost, "weight": self.weight}
+
+    def merge(self, parts: list[dict[str, Any]]) -> None:
+        """Take the sums of all processes in the place of its own, in their order."""
+        device = None if self.total is None else self.total.device
+        self.reset()
+        for part in parts:
+            if part["total"] is not None:
+                self._add(part["total"].to(device))
+                self.lost = self.lost + part["lost"].to(device)
+                self.weight = part["weight"] + self.weight
+
     def state_dict(self) -> dict[str, Any]:
         """Return the sums, and what was not added up yet: adding it now could round otherwise."""
         sums = {"total": self.total, "lost": self.lost, "weight": self.weight}
@@ -153,6 +168,14 @@ class FunctionMean:
         """Return the value of all batches so far."""
         value = self.mean.compute()
         return value if self.finish is None else self.finish(value)
+
+    def part(self) -> dict[str, Any]:
+        """Return the sums of this process, for `merge`."""
+        return self.mean.part()
+
+    def merge(self, parts: list[dict[str, Any]]) -> None:
+        """Take the sums of all processes in the place of its own."""
+        self.mean.merge(parts)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sums."""

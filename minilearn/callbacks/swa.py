@@ -5,7 +5,7 @@ Stands on core, averaging and limits.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -17,6 +17,7 @@ from minilearn.core.exceptions import CancelBatchException, CancelException
 from minilearn.core.modes import set_mode
 from minilearn.core.scope import inner, participants
 from minilearn.core.stream import pick_loader
+from minilearn.data.shards import Unshared
 
 from .averaging import _Averages
 from .limits import Shortened
@@ -65,8 +66,9 @@ class SWACB(_Averages):
                 f"SWACB(start={self.start}) is a share of the fit's updates, and nobody knows "
                 "their number: give a number of updates, or fit(n_steps=...)"
             )
+        total: Any = learn.n_steps
         share = isinstance(self.start, float)
-        self._skipped = round(self.start * learn.n_steps) if share else self.start
+        self._skipped = round(self.start * total) if share else self.start
         super()._begin(learn)
 
     def _weight(self, learn: Learner) -> float | None:
@@ -84,7 +86,8 @@ class SWACB(_Averages):
     def _refresh(self, learn: Learner) -> None:
         if not any(map(_has_statistics, learn.model.modules())):
             return
-        dl, live = pick_loader(learn.dls, True), _buffers(learn.model)
+        # by itself each process makes the same statistics: those of all the data
+        dl, live = Unshared(pick_loader(learn.dls, True)), _buffers(learn.model)
         if n_batches(dl) is None:  # it may have no end
             dl = Shortened(dl, learn.steps_done)
         cbs = [cb for cb in participants(learn) if not isinstance(cb, _Averages)]
@@ -111,11 +114,12 @@ class _FreshStatistics(Callback):
     order = Order.STOP
 
     def __init__(self, frozen: list[nn.Module]) -> None:
-        self.frozen, self.momenta = frozen, []
+        self.frozen = frozen
+        self.momenta: list[tuple[Any, float | None]] = []
 
     def before_epoch(self, learn: Learner) -> None:
         set_mode(learn.model, True, self.frozen)
-        norms = [m for m in learn.model.modules() if _has_statistics(m) and m.training]
+        norms: list[Any] = [m for m in learn.model.modules() if _has_statistics(m) and m.training]
         self.momenta = [(m, m.momentum) for m in norms]
         for m in norms:
             m.reset_running_stats()

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from minilearn.core.batch import n_batches
 from minilearn.core.history import format_value
+from minilearn.core.processes import rank as this_rank
 from minilearn.core.stream import pick_loader
 
 from .display import TakenLog, stay_quiet
 from .metrics import MetricsCB
 from .rows import LoggerCB
-from .rows import rank as this_rank
 from .timing import memory_mb
 
 if TYPE_CHECKING:

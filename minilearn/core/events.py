@@ -121,18 +121,23 @@ class with_cbs:
 
         @wraps(f)
         def run(o: Any, *args: Any, **kwargs: Any) -> Any:
-            outer = getattr(o, "levels", ())
+            outer, together = getattr(o, "levels", ()), getattr(o, "processes", None)
             o.levels = (*outer, level)
             try:
                 if before not in getattr(o, "unheard", ()):  # a call saved is a step nearer by hand
                     o.callback(before)
                 result = f(o, *args, **kwargs)
+                if together is not None:  # several processes make the fit: they part nowhere
+                    together.meet(o, level, "body")
                 if fires_after and after not in getattr(o, "unheard", ()):
                     o.callback(after)
-            except BaseException as error:
+                if together is not None:
+                    together.meet(o, level, "end")
+            except BaseException as raised:
+                error = raised if together is None else together.settle(o, level, raised)
                 o.levels = outer
                 left = worst((error, _clean_up(o, cleanup, error)), own_cancels(level, f))
-                if left is error:
+                if left is raised:
                     raise
                 if left is not None:
                     raise left  # noqa: B904  what it replaces stays visible as its context

@@ -22,9 +22,12 @@ from .explain import explain_text, show
 from .history import History
 from .modes import frozen_modules, preserved_modes, set_mode
 from .plan import Plan
+from .processes import Processes
 from .running import Running
 from .seed import preserved_random_states
-from .stream import Stream, pick_loader
+from .stream import Stream
+
+UNSET: Any = None  # what the first fit sets; every reader runs in a fit
 
 
 class Learner(Running):
@@ -56,10 +59,10 @@ class Learner(Running):
 
     # set by fit
     opt: Any = None
-    plan: Plan | None = None
+    plan: Plan = UNSET
     n_epochs: int | None = None  # full passes over the training data; None with n_steps
     epochs: Iterable[int] = ()  # the epoch of each round
-    epoch: int | None = None  # full passes made before this one
+    epoch: int = UNSET  # full passes made before this one
     n_batches: int | None = None  # batches in a training pass, None when unknown
     batches_per_step: int = 1  # more with accumulation
     steps_done: int = 0  # updates made
@@ -68,7 +71,7 @@ class Learner(Running):
     metrics: Any  # the MetricsCB, once a fit had one
     dl: Any = None  # the loader of this pass
     pass_length: int | None = None  # batches in this pass, None when unknown
-    stream: Stream | None = None  # the place in the training data
+    stream: Stream = UNSET  # the place in the training data
     skipped: int = 0  # batches of this pass that were run before a resume
     trained: bool = False  # this round's training pass was run before a resume
     history: History
@@ -77,10 +80,11 @@ class Learner(Running):
     error: BaseException | None = None  # during a clean-up: what ended the level
     interrupted: bool = False  # the last fit was ended by Ctrl-C
     depth: int = 0  # how many fits this one runs inside of
+    processes: Processes | None = None  # those that make this fit together, where there are several
     scratch: Path | None = None  # in a dry run: the folder that writers use in place of their own
 
     # within a batch
-    iter: int | None = None  # number of the batch in its pass
+    iter: int = UNSET  # number of the batch in its pass
     batch: Any = None
     preds: Any = None
     loss: Any = None
@@ -137,7 +141,7 @@ class Learner(Running):
     def one_epoch(self, training: bool, name: str | None = None) -> None:
         """Run one pass over the training or the validation loader, or a further one by its name."""
         self.training, self.valid_name = training, name
-        self.dl = pick_loader(self.dls, training) if name is None else self.dls[name]
+        self.dl = self._loader(training) if name is None else self._share(self.dls[name], False)
         if training:
             self._check_opt()
         set_mode(self.model, training, self._frozen)
@@ -165,6 +169,8 @@ class Learner(Running):
 
     def _update(self) -> None:
         self._grads = "none"
+        if self.processes is not None:
+            self.processes.begin_update(self)
         try:
             self._one_backward()
             if self._grads == "ready":
@@ -197,7 +203,7 @@ class Learner(Running):
         train: bool = True,
         valid: bool = True,
         cbs: Any = None,
-        lr: float | None = None,
+        lr: float | slice | None = None,
         *,
         n_steps: int | None = None,
         valid_every: Any = None,

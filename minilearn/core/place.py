@@ -27,6 +27,7 @@ def generators(dl: Any) -> list[torch.Generator]:
 
 def loader_state(dl: Any) -> dict[str, Any]:
     """Return what decides about the next pass of a loader: seed, epoch, states of generators."""
+    dl = _unwrapped(dl)
     state = {
         name: vars(dl)[name] for name in ("seed", "epoch") if name in getattr(dl, "__dict__", {})
     }
@@ -35,11 +36,19 @@ def loader_state(dl: Any) -> dict[str, Any]:
 
 def load_loader_state(dl: Any, state: dict[str, Any]) -> None:
     """Let the next pass of a loader be that of `loader_state`."""
+    dl = _unwrapped(dl)
     for name in ("seed", "epoch"):
         if name in state and name in getattr(dl, "__dict__", {}):
             setattr(dl, name, state[name])
     for generator, saved in zip(generators(dl), state["generators"], strict=False):
         generator.set_state(saved)
+
+
+def _unwrapped(dl: Any) -> Any:
+    """Return the loader inside those that serve a part of it."""
+    while "dl" in getattr(dl, "__dict__", {}):
+        dl = vars(dl)["dl"]
+    return dl
 
 
 def own_state(dl: Any) -> dict[str, Any] | None:
@@ -122,7 +131,8 @@ class _Rest:
     """Indices behind the first `n`, which are drawn when the first is asked for."""
 
     def __init__(self, indices: Any, n: int) -> None:
-        self.indices, self.n, self._iterator = indices, n, None
+        self.indices, self.n = indices, n
+        self._iterator: Iterator[Any] = iter(())  # until a pass begins
 
     def __len__(self) -> int:
         return max(len(self.indices) - self.n, 0)

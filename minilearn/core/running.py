@@ -25,8 +25,17 @@ from .stream import Stream, check_loader, pick_loader
 class Running(Dispatch, Patched):
     """The half of the Learner that prepares a fit and clears up behind it."""
 
+    model: Any  # these are the Learner's, which says what they mean
+    dls: Any
+    dl: Any
+    opt_func: Any
+    lr: Any
+    plan: Any
+    stream: Any
+    _opt_given: bool
+
     def _begin(
-        self, plan: Plan, train: bool, valid: bool, lr: float | None, reset_opt: bool
+        self, plan: Plan, train: bool, valid: bool, lr: float | slice | None, reset_opt: bool
     ) -> bool:
         """Check and set all that the fit needs; return whether it validates."""
         valid = valid and (not train or pick_loader(self.dls, False) is not None)
@@ -36,7 +45,8 @@ class Running(Dispatch, Patched):
         if plan.n_steps is not None and not train:
             raise ValueError("n_steps counts updates, and train=False makes none; give n_epochs")
         self.plan, self.n_epochs, self.epochs = plan, plan.n_epochs, plan.epochs(self)
-        self.n_batches = n_batches(pick_loader(self.dls, True)) if train else None
+        self._find_processes()
+        self.n_batches = n_batches(self._loader(True)) if train else None
         self.batches_per_step, self.steps_done = 1, 0
         self.epoch = self.iter = self.batch = self.preds = None
         self.loss = self.loss_parts = self.stream = None
@@ -51,7 +61,23 @@ class Running(Dispatch, Patched):
             self._clear_grads()
         return valid
 
-    def _make_opt(self, lr: float | None, reset_opt: bool) -> None:
+    def _find_processes(self) -> None:
+        """Find out whether a callback has this fit made by several processes."""
+        found = (getattr(cb, "processes", None) for cb in self.cbs)
+        self.processes = next((p for p in found if p is not None), None)
+        if getattr(pick_loader(self.dls, False), "unshared", False):
+            self.processes = None  # each process runs over it for itself
+        if self.processes is not None:
+            self.processes.begin(self)
+
+    def _loader(self, training: bool) -> Any:
+        """Return the training or validation loader, or this process's part of it."""
+        return self._share(pick_loader(self.dls, training), training)
+
+    def _share(self, dl: Any, training: bool) -> Any:
+        return dl if self.processes is None or dl is None else self.processes.share(dl, training)
+
+    def _make_opt(self, lr: float | slice | None, reset_opt: bool) -> None:
         keeps = self._opt_given or self.opt_func is None or not reset_opt
         if self.opt is not None and keeps:
             if lr is not None:
@@ -72,6 +98,7 @@ class Running(Dispatch, Patched):
             self.stream.close()
         self._clear_grads()
         self._unbind()
+        self.processes = None
         self.training, self.valid_name = False, None
         self.cbs[:] = [cb for cb in self.cbs if not any(cb is temporary for temporary in added)]
 
@@ -111,10 +138,9 @@ class Running(Dispatch, Patched):
         self._keep_row(start)
 
     def _keep_row(self, start: float) -> None:
-        counters = {
-            "epoch": self.epoch,
-            "steps": self.steps_done,
-            "time": time.perf_counter() - start,
-        }
+        seconds = time.perf_counter() - start
+        if self.processes is not None:  # the slowest process is what one waits for
+            seconds = max(self.processes.gather(seconds))
+        counters = {"epoch": self.epoch, "steps": self.steps_done, "time": seconds}
         self.row = in_order(counters | self.row)
         self.history.append(self.row)

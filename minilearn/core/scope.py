@@ -192,6 +192,8 @@ def _own_copy(dl: Any) -> Any:
     if not _is_copied(dl):
         return dl
     own = copy.copy(dl)
+    if "dl" in vars(own):  # it serves the batches of another
+        own.dl = _own_copy(own.dl)
     if isinstance(dl, DataLoader):  # it lets nobody set these; living workers serve one pass
         vars(own).update(persistent_workers=False, _iterator=None)
     return own

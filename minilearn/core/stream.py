@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset
 
 from .batch import n_batches
 from .place import behind, load_loader_state, loader_state, own_state
-from .seed import RandomStates, random_states, restore_random_states
+from .seed import random_states, restore_random_states
 
 
 def pick_loader(dls: Any, training: bool) -> Any:
@@ -76,8 +76,8 @@ def no_batches(dl: Any, phase: str) -> str:
 def set_epoch(dl: Any, epoch: int) -> None:
     """Tell samplers that shuffle by epoch, as torch.distributed's do, which one begins."""
     for owner in (getattr(dl, name, None) for name in ("sampler", "batch_sampler", "dataset")):
-        if hasattr(owner, "set_epoch"):
-            owner.set_epoch(epoch)
+        if (tell := getattr(owner, "set_epoch", None)) is not None:
+            tell(epoch)
 
 
 class Stream:
@@ -93,9 +93,9 @@ class Stream:
     def __init__(self, dl: Any, phase: str) -> None:
         self.dl, self.phase = dl, phase
         self.taken = self.passes = self._empty = 0
-        self._batches: Iterator[Any] | None = None
+        self._batches: Any = None  # a generator, while a pass runs
         self._peeked: list[Any] = []
-        self._began: tuple[dict[str, Any], RandomStates] | None = None
+        self._began: Any = None  # the loader's and the random states at the start of the pass
 
     def __iter__(self) -> Iterator[Any]:
         """Yield what is left of the loader; a new start where nothing is left."""
@@ -191,7 +191,7 @@ class Stream:
             warnings.warn(
                 f"{self._empty} empty batches of the {self.phase} loader were skipped", stacklevel=2
             )
-        if self.taken == self._empty:
+        if self.taken == self._empty and not getattr(self.dl, "may_be_empty", False):
             raise ValueError(no_batches(self.dl, self.phase))
         declared = n_batches(self.dl)
         if declared is not None and self.taken > declared and self.passes == 1:

@@ -49,7 +49,7 @@ class LRFinderCB(Callback):
 
     Events: before_fit, before_epoch, after_loss, after_step, after_batch, after_epoch, cleanup_fit
     Order:  STOP
-    Reads:  training, opt, loss, batch, n_items, depth
+    Reads:  training, opt, loss, batch, n_items, depth, processes
     Writes:
     Syncs:  once a batch
     """
@@ -104,8 +104,10 @@ class LRFinderCB(Callback):
     def after_loss(self, learn: Learner) -> None:
         """Collect the loss of a batch; one that is not finite ends the search before it is used."""
         n = float(getattr(learn, "n_items", None) or batch_size(learn.batch))
-        self._sum += n * float(learn.loss.detach().mean())
-        self._items += n
+        loss = n * float(learn.loss.detach().mean())
+        if (processes := getattr(learn, "processes", None)) is not None:  # one search, one curve
+            loss, n = map(sum, zip(*processes.gather((loss, n)), strict=True))
+        self._sum, self._items = self._sum + loss, self._items + n
         if not math.isfinite(self._sum):
             self._record()
             raise CancelFitException
@@ -197,9 +199,9 @@ def lr_find(
     """
     rules = rules_of(suggest)
     finder = LRFinderCB(gamma, max_mult, end_lr, num_it, start_lr=start_lr)
-    length = {"n_steps": finder.course(start_lr)[1]} if max_epochs is None else {}
+    n_steps = finder.course(start_lr)[1] if max_epochs is None else None
     with inner(self, [*participants(self), finder], trains=True):
-        self.fit(max_epochs, valid=False, lr=start_lr, **length)
+        self.fit(max_epochs, valid=False, lr=start_lr, n_steps=n_steps)
         found = LRFound(finder.lrs, finder.losses, rules)
     if plot:
         found.plot()
