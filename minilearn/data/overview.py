@@ -127,11 +127,10 @@ def _targets(dl: Any) -> Tensor | None:
     dataset = getattr(dl, "dataset", None)
     if isinstance(dataset, Pictures):
         found = dataset.targets[torch.tensor(dataset.served, dtype=torch.long)]
-    else:
-        found = list(dl.columns.values())[-1] if isinstance(dl, ArrayLoader) else None
-    if not isinstance(found, Tensor) or found.dim() != 1 + found.is_floating_point():
-        return None
-    return found
+        return found if found.dim() == 1 + found.is_floating_point() else None
+    found = list(dl.columns.values())[-1] if isinstance(dl, ArrayLoader) else None
+    is_number = isinstance(found, Tensor) and found.dim() == 1 and not found.is_floating_point()
+    return found if is_number else None
 
 
 def _counts(

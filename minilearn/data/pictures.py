@@ -210,9 +210,9 @@ class PictureLoader(SeededLoader):
         self.to_model = to_model
         super().__init__(pictures, batch_size, shuffle, collate_fn=together, **kwargs)
 
-    def batches(self, start: int = 0) -> Iterator[Any]:
-        """Start the next pass at batch number `start`; those before it are not loaded."""
-        return finished(super().batches(start), self.to_model, self.dataset.log)
+    def batches(self, start: int = 0, cut: Callable = iter) -> Iterator[Any]:
+        """Start the next pass at batch number `start`; see SeededLoader."""
+        return finished(super().batches(start, cut), self.to_model, self.dataset.log)
 
 
 def together(rows: Sequence[Row]) -> tuple[Tensor | None, Tensor | None, list[Fault]]:
