@@ -8,7 +8,7 @@ VENV     := .venv
 BIN      := $(VENV)/bin
 STAMP    := $(VENV)/.installed
 
-.PHONY: help train test torture lint bench nbs clean
+.PHONY: help train test torture coverage check types lines lint bench nbs clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r target text; do printf '%-8s %s\n' "$$target" "$$text"; done
@@ -28,6 +28,17 @@ test: $(STAMP) ## the whole test suite
 
 torture: $(STAMP) ## kill N runs at random points, resume each, compare it with an unbroken one
 	@$(BIN)/python tests/resumable.py $(N)
+
+coverage: $(STAMP) ## the test suite with branch coverage of the package; takes long
+	@$(BIN)/python -m pytest --cov=minilearn --cov-branch --cov-report=term-missing:skip-covered $(ARGS)
+
+check: lint types lines test nbs ## everything that can be checked, one after the other
+
+types: $(STAMP) ## pyright: the package's types
+	@$(BIN)/pyright
+
+lines: $(STAMP) ## the lines of each folder: code, text, blank
+	@$(BIN)/python scripts/count_lines.py $(ARGS)
 
 lint: $(STAMP) ## ruff: rules and format
 	@$(BIN)/ruff check .

@@ -114,7 +114,7 @@ def test_the_installed_command_answers():
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("target", ["train", "test", "lint", "bench", "nbs"])
+@pytest.mark.parametrize("target", ["train", "test", "lint", "bench", "nbs", "types", "coverage"])
 def test_every_target_of_make_sets_itself_up(target):
     rule = re.search(rf"^{target}: (.*)", MAKEFILE, re.MULTILINE)
     assert rule and rule[1].startswith("$(STAMP)")
