@@ -1,13 +1,8 @@
 """The reference site: each public name is on a page, the tables are the code's, no link is dead."""
 
 import ast
-import importlib.util
 import json
-import os
 import re
-import subprocess
-import sys
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -116,42 +111,7 @@ def test_a_notebook_has_its_title_in_its_first_heading(path):
     assert first["cell_type"] == "markdown" and "".join(first["source"]).startswith("# ")
 
 
-class Outside(HTMLParser):
-    """Collects what a page loads from elsewhere; a link that a reader may follow is none."""
-
-    def __init__(self):
-        super().__init__()
-        self.found = []
-
-    def handle_starttag(self, tag, attrs):
-        found = dict(attrs)
-        address = found.get("src") or (found.get("href") if tag == "link" else "") or ""
-        if re.match(r"(https?:)?//", address):
-            self.found.append(address)
-
-
-def loaded_from_elsewhere(page):
-    parser = Outside()
-    parser.feed(page)
-    return parser.found
-
-
 def test_what_is_loaded_from_elsewhere_is_noticed():
     page = '<a href="https://a.org">a</a><script src="https://b.org/x.js"></script>'
     page += '<link href="//c.org/f.css"><img src="img/d.png">'
-    assert loaded_from_elsewhere(page) == ["https://b.org/x.js", "//c.org/f.css"]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    not importlib.util.find_spec("mkdocs"), reason="needs the docs extra: make docs"
-)
-def test_the_site_is_built_strictly_and_needs_no_network(tmp_path):
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", tmp_path]
-    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    pages = {p.relative_to(tmp_path).as_posix(): p.read_text() for p in tmp_path.rglob("*.html")}
-    assert {"index.html", "coming_from.html", "lessons/00_tour.html"} <= set(pages)
-    assert 'id="minilearn.callbacks.training.TrainCB"' in pages["reference/callbacks.html"]
-    assert {n: found for n, page in pages.items() if (found := loaded_from_elsewhere(page))} == {}
+    assert site.loaded_from_elsewhere(page) == ["https://b.org/x.js", "//c.org/f.css"]

@@ -91,7 +91,7 @@ def doc_of(name: str, o: Any) -> str:
         return o.__doc__ or ""
     for statement, after in pairwise(tree(home(name)).body):
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == name:
-            return str(getattr(getattr(after, "value", None), "value", ""))
+            return after.value.value if isinstance(after, ast.Expr) else ""
     return ""
 
 

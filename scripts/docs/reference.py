@@ -38,7 +38,7 @@ def modules_of(name: str) -> list[str]:
 def room(module: str) -> str:
     """Return the page that a module stands on: its folder, or what stands on top of all."""
     parts = module.split(".")
-    return parts[1] if len(parts) > 2 else "top"
+    return parts[1] if parts[1] in ROOMS else "top"
 
 
 def page(name: str) -> str:

@@ -6,6 +6,7 @@ Stands on names, reference and events.
 from __future__ import annotations
 
 import re
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +111,34 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
     """Put the tables into the page of events."""
     return events.filled(markdown) if page.file.src_uri == "events.md" else markdown
+
+
+class Loads(HTMLParser):
+    """Collects what a page loads from other places; a link that a reader may follow is none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Look at what a tag loads."""
+        given = dict(attrs)
+        address = given.get("src") or (given.get("href") if tag == "link" else "") or ""
+        if re.match(r"(https?:)?//", address):
+            self.found.append(address)
+
+
+def loaded_from_elsewhere(page: str) -> list[str]:
+    """Return the addresses that a browser asks for when it shows a page, but for the site's own."""
+    loads = Loads()
+    loads.feed(page)
+    return loads.found
+
+
+def on_post_page(output: str, page: Any, **kwargs: Any) -> str:
+    """Stop where a page needs a network to be shown."""
+    from mkdocs.exceptions import PluginError
+
+    if found := loaded_from_elsewhere(output):
+        raise PluginError(f"{page.file.src_uri} loads {', '.join(found)}. Ship it with the site.")
+    return output
