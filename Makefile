@@ -8,7 +8,7 @@ VENV     := .venv
 BIN      := $(VENV)/bin
 STAMP    := $(VENV)/.installed
 
-.PHONY: help train test torture coverage check types lines lint bench nbs clean
+.PHONY: help train test torture coverage check types lines lint bench nbs docs ui clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r target text; do printf '%-8s %s\n' "$$target" "$$text"; done
@@ -18,6 +18,11 @@ $(STAMP): settings.ini constraints.txt
 	@echo "Installing into $(VENV); the first time this takes some minutes."
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e ".[dev]"
+	@touch $@
+
+# What only some tasks need comes with them: the extras `docs` and `ui` of settings.ini.
+$(VENV)/.extra-%: $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e ".[$*]"
 	@touch $@
 
 train: $(STAMP) ## train on the Fashion-MNIST sample; results go to runs/
@@ -47,9 +52,15 @@ lint: $(STAMP) ## ruff: rules and format
 nbs: $(STAMP) ## run every notebook; an error in a cell fails
 	@for nb in $(wildcard nbs/*.ipynb); do echo "$$nb"; $(BIN)/jupyter-execute --timeout=600 "$$nb" || exit 1; done
 
+docs: $(VENV)/.extra-docs ## build the reference site into site/; a dead link or a missing docstring fails
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+ui: $(VENV)/.extra-ui ## look at a fit in JupyterLab with a browser; pictures go to build/screenshots/
+	@$(BIN)/python -m pytest tests/test_notebook_ui.py $(ARGS)
+
 bench: $(STAMP) ## run every benchmark; each prints its figures
 	@for file in $$(grep -ls __main__ benchmarks/*.py); do echo "$$file"; $(BIN)/python "$$file" || exit 1; done
 
 clean: ## remove what can be made again; .venv and runs/ stay
-	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .coverage htmlcov
+	@rm -rf build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis .coverage htmlcov
 	@find $(wildcard minilearn tests examples benchmarks nbs) \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +

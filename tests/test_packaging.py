@@ -120,6 +120,13 @@ def test_every_target_of_make_sets_itself_up(target):
     assert rule and rule[1].startswith("$(STAMP)")
 
 
+@pytest.mark.parametrize("extra", ["docs", "ui"])
+def test_what_needs_an_extra_installs_it_after_all_else(extra):
+    assert re.search(rf"^{extra}: \$\(VENV\)/\.extra-{extra} ", MAKEFILE, re.MULTILINE)
+    assert "\n$(VENV)/.extra-%: $(STAMP)\n" in MAKEFILE
+    assert all(r.specifier.contains(pins()[r.name]) for r in EXTRAS[extra])
+
+
 @pytest.mark.parametrize("file", ["README.md", ".ci/run"])
 def test_every_make_command_in_a_text_exists(file):
     text = (ROOT / file).read_text(encoding="utf-8")
