@@ -55,9 +55,10 @@ class Notebook(Lines):
     def close(self) -> None:
         """Take the bars away; the table and the whole picture stay."""
         self.bar = None
+        self.show()  # before the picture: a second Ctrl-C may end its drawing
         if self.curve is not None:
             self.curve.draw()
-        self.show()
+            self.show()
 
     def show(self) -> None:
         """Display what there is; from the second time on in the place of the first."""
@@ -73,7 +74,7 @@ class Notebook(Lines):
 
     def html(self) -> str:
         """Return the table, the bars and the picture as HTML."""
-        from fastprogress.core import html_progress_bar_styles, text2html_table
+        from fastprogress.core import text2html_table
 
         parts = []
         if self.rows:
@@ -81,7 +82,7 @@ class Notebook(Lines):
             escaped = [[html.escape(cell) for cell in line] for line in (self.columns, *cells)]
             parts.append(text2html_table(escaped))
         if self.bar is not None:
-            parts += [html_progress_bar_styles, *_html_bars(self.bar)]
+            parts += _html_bars(self.bar)
         if self.curve is not None and self.curve.image:
             parts.append(
                 f'<img width="600" height="300" decoding="sync" alt="losses" '
@@ -133,6 +134,8 @@ class LossCurve:
         if self.valid:
             axes.plot(*zip(*self.valid, strict=True), label="valid", marker="o", markersize=4)
         axes.set(xlabel="batch", ylabel="loss")
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
         axes.legend(loc="upper right")
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=150)
@@ -153,6 +156,6 @@ def _html_bars(bar: Bar) -> list[str]:
     unit, done, total = bar.fit
     parts = bar.parts()
     del parts["fit"]
-    label = html.escape(" ".join([bar.phase, *parts.values()]))
+    label = html.escape(" · ".join([bar.phase, *map(str.strip, parts.values())]))
     bars = [html_progress_bar(done, total, f"{unit} {done}/{total}")] if total else []
     return [*bars, html_progress_bar(bar.done, bar.total if bar.share is not None else None, label)]
