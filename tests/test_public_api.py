@@ -40,6 +40,40 @@ def test_every_function_is_annotated(name):
     assert not bare and signature.return_annotation is not signature.empty
 
 
+PACKAGE = Path(minilearn.__file__).parent
+FILES = [path.relative_to(PACKAGE).as_posix() for path in sorted(PACKAGE.rglob("*.py"))]
+
+
+def functions(body, prefix=""):
+    """Yield the public functions of a module and of its public classes, by name."""
+    for node in body:
+        public = not getattr(node, "name", "_").startswith("_")
+        if isinstance(node, ast.ClassDef) and public:
+            yield from functions(node.body, f"{node.name}.")
+        elif isinstance(node, ast.FunctionDef) and (public or node.name == "__init__"):
+            yield prefix + node.name, node
+
+
+def bare(node):
+    """The parameters of a function that have no annotation, and "return" where that has none."""
+    args = node.args
+    named = [*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg]
+    missing = [a.arg for a in named if a is not None and a.annotation is None]
+    return [*(a for a in missing if a not in ("self", "cls")), *["return"] * (node.returns is None)]
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_public_function_and_method_is_annotated(file):
+    body = ast.parse((PACKAGE / file).read_text(encoding="utf-8")).body
+    assert {name: missing for name, node in functions(body) if (missing := bare(node))} == {}
+
+
+def test_an_annotation_that_is_missing_is_seen():
+    source = "class A:\n    def __init__(self, x) -> None: ...\n    def f(self, *y: int): ..."
+    found = {name: bare(node) for name, node in functions(ast.parse(source).body)}
+    assert found == {"A.__init__": ["x"], "A.f": ["return"]}
+
+
 def test_torch_keeps_its_names():
     import torch
 
