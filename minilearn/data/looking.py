@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from .columns import channel_stats
-from .faults import FaultLog, PictureError, Rule
+from .faults import FaultLog, PictureError, Rule, reason_of
+from .images import open_image
 from .items import Items
 from .pictures import Pictures, Reader, decode_all
 from .pipeline import Pipeline
@@ -48,14 +49,18 @@ def sizes_of(items: Items) -> Counter[tuple[int, int]]:
     return sizes
 
 
-def choose_size(sizes: Counter[tuple[int, int]]) -> tuple[int, int]:
+def choose_size(items: Items) -> tuple[int, int]:
     """Return the size that most pictures have, or a square for pictures of many sizes.
 
     Raises:
-        PictureError: no picture could be read.
+        PictureError: none of them can be read; names one, and why.
     """
+    sizes = sizes_of(items)
     if not sizes:
-        raise PictureError("none of the pictures can be read; open one of them to see what it is")
+        raise PictureError(
+            f"none of {len(items):,} pictures looked at can be read, such as {items.names[0]} "
+            f"({_why_not(items)})"
+        )
     (most, n), total = sizes.most_common(1)[0], sizes.total()
     if n == total:
         return most
@@ -67,6 +72,14 @@ def choose_size(sizes: Counter[tuple[int, int]]) -> tuple[int, int]:
         stacklevel=2,
     )
     return chosen
+
+
+def _why_not(items: Items) -> str:
+    try:
+        open_image(items.fetch(items.refs[0]))
+    except Exception as e:
+        return reason_of(e)
+    return "it can be read now"
 
 
 def span(sizes: Counter[tuple[int, int]]) -> str:

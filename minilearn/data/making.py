@@ -21,7 +21,7 @@ from .hub_pictures import Streamed, stored
 from .items import Items
 from .labels import Classes, as_number, check_labelled, numbered
 from .loaders import DataLoaders
-from .looking import MANY, choose_size, sample, sample_stats, sizes_of
+from .looking import MANY, choose_size, sample, sample_stats
 from .picture_streams import StreamLoader
 from .pictures import PictureLoader, Pictures, Reader, ToModel, decode_all
 from .pipeline import Pipeline
@@ -66,6 +66,10 @@ class Making:
             classes: the user's classes, see `image_dls`.
             measures: whether to normalise by mean and deviation of the first part.
             limit: the most bytes of decoded pictures that are kept.
+
+        Raises:
+            ValueError: a role has no pictures, or they have no labels.
+            PictureError: too many cannot be read.
         """
         distinct = {role: items for role, items in parts.items() if not _twin(role, parts)}
         distinct, targets, names = numbered(distinct, classes)
@@ -73,11 +77,11 @@ class Making:
             check_labelled(distinct[role], role)
         self._see(next(iter(distinct.values())), names)
         data = {role: self._pictures(role, x, targets[role]) for role, x in distinct.items()}
-        for role, pictures in data.items():
-            check_not_empty(pictures, role, self.batch_size[role], self._drops(role))
         logs = [pictures.log for pictures in data.values()]
+        self._check_not_empty(data)
         pixels = self._decoded(data, limit)
         report(*logs)
+        self._check_not_empty(data)  # of what is left
         if measures:
             self._measure(next(iter(data)), data, pixels)
         loaders = {role: self._loader(role, data[role], pixels.get(role)) for role in data}
@@ -86,8 +90,12 @@ class Making:
 
     def _see(self, items: Items, names: list[str] | None) -> None:
         """Complete the pipeline by the size of the pictures and the names of the classes."""
-        size = self.pipeline.size or choose_size(sizes_of(sample(items, self.seed)))
+        size = self.pipeline.size or choose_size(sample(items, self.seed))
         self.pipeline = replace(self.pipeline, size=size, classes=names)
+
+    def _check_not_empty(self, data: Mapping[str, Pictures]) -> None:
+        for role, pictures in data.items():
+            check_not_empty(pictures, role, self.batch_size[role], self._drops(role))
 
     def _pictures(self, role: str, items: Items, targets: Tensor) -> Pictures:
         return Pictures(items, targets, self._reader(role), FaultLog(role, self.rule, len(items)))

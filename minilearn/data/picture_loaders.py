@@ -15,6 +15,7 @@ import torch
 
 from minilearn.core.batch import default_device
 
+from .columns import MissingKeyError
 from .faults import Rule
 from .hub import VALID_SPLITS, choose_splits
 from .hub_pictures import Streamed
@@ -173,15 +174,17 @@ def roles_of(found: Mapping[str, Any], wanted: Mapping[str, str | None] | None) 
         wanted: the user's choice for some or all of the three; None as a choice means none.
 
     Raises:
-        KeyError: a split does not exist.
-        ValueError: no split has a known name.
+        ValueError: a split does not exist, or none has a known name.
     """
     wanted = dict(wanted or {})
     if "valid" not in wanted:
         labelled = (name for name in VALID_SPLITS if name in found and found[name].labelled)
         wanted["valid"] = next(labelled, None)
     if "train" in found or wanted.get("train"):
-        return choose_splits(found, wanted)
+        try:
+            return choose_splits(found, wanted)
+        except MissingKeyError as e:
+            raise ValueError(str(e)) from None
     roles = {"valid": wanted["valid"], "test": wanted.get("test", "test")}
     roles = {role: name for role, name in roles.items() if name in found}
     if not roles:

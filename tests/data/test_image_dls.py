@@ -190,6 +190,13 @@ def test_tables_of_paths_and_labels(folder, expected, suffix):
     path.unlink()
 
 
+def test_a_folder_may_bring_its_table_with_it(folder, tmp_path):
+    rows = [(folder / path, label) for path, label, split in rows_of(folder) if split == "train"]
+    write_csv(tmp_path / "metadata.csv", ("file_name", "label"), rows)
+    dls = image_dls(tmp_path, valid=0)
+    assert (len(dls.filenames["train"]), dls.pipeline.classes) == (24, list(CLASSES))
+
+
 def test_labels_like_007_are_names_in_the_order_of_their_numbers(tmp_path):
     write_folder(tmp_path, 12, ("all",))
     files = sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*.*g"))
@@ -340,6 +347,25 @@ def test_pictures_of_many_sizes_get_a_square_of_the_usual_side(tmp_path):
 
 
 # ---- mistakes ----
+
+
+def test_pictures_of_which_none_can_be_read_are_an_error_that_says_why(tmp_path):
+    write_csv(tmp_path / "t.csv", ("path", "label"), [(f"{i}.png", i % 2) for i in range(20)])
+    with pytest.raises(ValueError, match=r"none of 16 .* such as \d+.png \(no such file\)"):
+        image_dls(tmp_path / "t.csv", seed=1)
+    with pytest.raises(ValueError, match="16 of 16 pictures of 'train' could not be read"):
+        image_dls(tmp_path / "t.csv", size=28)
+    with (
+        pytest.raises(ValueError, match="'train' data give no batch: 0 samples"),
+        pytest.warns(UserWarning, match="16 of 16"),
+    ):
+        image_dls(tmp_path / "t.csv", size=28, max_errors=1.0)
+
+
+@pytest.mark.parametrize("splits", [{"train": "trian"}, {"valid": "test"}])
+def test_a_split_that_is_not_there_is_an_error_that_names_those_that_are(folder, splits):
+    with pytest.raises(ValueError, match=r"no split '(trian|test)'.*\['train', 'valid'\]"):
+        image_dls(folder, splits=splits)
 
 
 def test_a_source_without_pictures_says_what_it_looked_for_and_found(tmp_path):
