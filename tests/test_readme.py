@@ -40,3 +40,20 @@ def test_what_the_table_names_is_there():
     homes = (minilearn.all, minilearn.Learner, minilearn.DataLoaders, minilearn.History, builtins)
     missing = [n for n in names if not any(hasattr(home, n) for home in homes)]
     assert "CheckpointCB" in names and missing == []
+
+
+ROOT = Path(__file__).parent.parent
+LINKS = re.findall(r"\]\(([^)#:]+)[^):]*\)|src=\"([^\":]+)\"", README)
+
+
+def test_every_file_that_readme_links_to_is_there():
+    files = [first or second for first, second in LINKS]
+    assert len(files) >= 6 and [file for file in files if not (ROOT / file).is_file()] == []
+
+
+def test_the_pictures_are_small_and_each_is_made_by_the_script():
+    pictures = {path.stem: path.stat().st_size for path in (ROOT / "docs/img").glob("*.png")}
+    script = (ROOT / "scripts/pictures.py").read_text()
+    assert set(pictures) == set(re.findall(r'keep\(folder, "(\w+)"\)', script))
+    assert max(pictures.values()) < 50 * 1024
+    assert {f"docs/img/{name}.png" for name in pictures} <= {a or b for a, b in LINKS}
