@@ -21,7 +21,7 @@ sync_api = pytest.importorskip("playwright.sync_api", reason="needs the ui extra
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1500),
     pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium: apt-get install chromium"),
 ]
 
@@ -83,7 +83,7 @@ def address(tmp_path_factory):
         server.wait(60)
 
 
-def wait_for(condition, seconds=240):
+def wait_for(condition, seconds=300):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"
@@ -105,8 +105,14 @@ class Lab:
         self.cells = page.locator(".jp-Notebook .jp-CodeCell")
 
     def run(self, name):
+        """Run a cell; JupyterLab may lose a key while it is still loading."""
+        wait_for(lambda: self._begins(name))
+
+    def _begins(self, name):
         self.cells.nth([*CELLS].index(name)).locator(".cm-content").click()
         self.page.keyboard.press("Shift+Enter")
+        self.page.wait_for_timeout(2000)
+        return self.see(name)["number"] != "[ ]:"
 
     def see(self, name):
         return self.cells.nth([*CELLS].index(name)).evaluate(LOOK)
@@ -137,7 +143,7 @@ def seen(address):
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1100, "height": 1150})
-        page.set_default_timeout(240_000)
+        page.set_default_timeout(300_000)
         page.goto(address)
         lab = Lab(page)
         page.wait_for_selector('.jp-Notebook-ExecutionIndicator[data-status="idle"]')
