@@ -4,9 +4,23 @@ import gc
 
 import pytest
 import torch
+import torch.nn.functional as F
 from toys import batches, linear
 
-from minilearn import Callback, DeviceCB, Learner, MetricsCB, ProgressCB, TrainCB, mse
+from minilearn import (
+    EMACB,
+    Callback,
+    ClipGradCB,
+    DeviceCB,
+    GradAccumCB,
+    LambdaCB,
+    Learner,
+    MetricsCB,
+    ProgressCB,
+    RecorderCB,
+    TrainCB,
+    mse,
+)
 
 
 class Count(Callback):
@@ -64,3 +78,71 @@ def test_a_pass_keeps_nothing_of_its_batches(training):
 @pytest.mark.parametrize("training", [True, False])
 def test_outputs_that_are_kept_would_be_seen(training):
     assert growth(training, KeepsOutputs()) > 128 * 1024
+
+
+class Losses(torch.nn.Module):
+    """A model that makes its loss itself, of two parts."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = linear()
+
+    def forward(self, x, y):
+        error = (self.layer(x) - y) ** 2
+        return {"mean": error.mean(), "largest": error.max()}
+
+
+def settings(kind):
+    """A model, its loss and callbacks: other inputs than the plain fit of the case."""
+    if kind == "accumulation and averages":
+        return linear(), F.mse_loss, [TrainCB(), GradAccumCB(4), ClipGradCB(1.0), EMACB(0.9)]
+    if kind == "losses of parts":
+        return Losses(), None, [TrainCB(n_inp=2)]
+    log = LambdaCB(after_loss=lambda learn: learn.log(mine=learn.loss))
+    return linear(), F.mse_loss, [TrainCB(), RecorderCB("lr"), log]
+
+
+KINDS = ("accumulation and averages", "losses of parts", "logged losses")
+
+
+def watched(kind, watch, n):
+    model, loss_func, cbs = settings(kind)
+    data = batches(n, size=64)
+    learn = Learner(model, (data, data), loss_func, 1e-3, [*cbs, MetricsCB(), watch])
+    learn.fit(1)
+    return watch
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_kind_of_fit_keeps_anything_of_its_batches(kind):
+    count = watched(kind, Count(100, 399), 400)
+    assert count.growth(True) < 16 * 1024 and count.growth(False) < 16 * 1024
+
+
+class Graphs(Callback):
+    """Counts the live tensors that have a graph, after two batches of training."""
+
+    order = 1000
+
+    def __init__(self):
+        self.seen = []
+
+    def after_batch(self, learn):
+        if learn.training and learn.iter in (5, 50):
+            gc.collect()
+            tensors = [o for o in gc.get_objects() if type(o) is torch.Tensor]
+            self.seen.append(sum(t.grad_fn is not None for t in tensors))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_kind_of_fit_keeps_a_graph(kind):
+    early, late = watched(kind, Graphs(), 60).seen
+    assert early == late
+
+
+def test_graphs_that_are_kept_would_be_seen():
+    kept, graphs = [], Graphs()
+    keep = LambdaCB(after_loss=lambda learn: kept.append(learn.loss))
+    data = batches(60)
+    Learner(linear(), data, F.mse_loss, 1e-3, [TrainCB(), keep, graphs]).fit(1, valid=False)
+    assert graphs.seen[1] - graphs.seen[0] == 45
