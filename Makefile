@@ -8,10 +8,10 @@ VENV     := .venv
 BIN      := $(VENV)/bin
 STAMP    := $(VENV)/.installed
 
-.PHONY: help train test torture coverage check types lines lint bench nbs docs ui clean
+.PHONY: help train train-2 test torture coverage check types lines lint bench nbs docs ui clean
 
 help: ## show this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r target text; do printf '%-8s %s\n' "$$target" "$$text"; done
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r target text; do printf '%-11s %s\n' "$$target" "$$text"; done
 
 $(STAMP): settings.ini constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("minilearn needs Python 3.11 or newer; $(PYTHON) is " + sys.version.split()[0] + ". Name another: make PYTHON=python3.12")'
@@ -27,6 +27,9 @@ $(VENV)/.extra-%: $(STAMP)
 
 train: $(STAMP) ## train on the Fashion-MNIST sample; results go to runs/
 	@$(BIN)/minilearn train $(ARGS)
+
+train-2: $(STAMP) ## the same on two processes, which share the data
+	@OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node 2 -m minilearn train --out runs/two_$$(date +%Y-%m-%d_%H-%M-%S) $(ARGS)
 
 test: $(STAMP) ## the whole test suite
 	@$(BIN)/python -m pytest -n 2 $(ARGS)
@@ -44,6 +47,11 @@ types: $(STAMP) ## pyright: the package's types
 
 lines: $(STAMP) ## the lines of each folder: code, text, blank
 	@$(BIN)/python scripts/count_lines.py $(ARGS)
+
+test-vision: ## timm and torchvision, by hand: .venv-vision with both is made where it is missing (5 GB)
+	@test -x .venv-vision/bin/python || $(PYTHON) -m venv .venv-vision
+	@.venv-vision/bin/python -c "import timm, torchvision, minilearn, pytest" 2>/dev/null || .venv-vision/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -e ".[vision]" pytest pytest-timeout hypothesis
+	@.venv-vision/bin/python -m pytest tests/vision $(ARGS)
 
 lint: $(STAMP) ## ruff: rules and format
 	@$(BIN)/ruff check .

@@ -1,0 +1,115 @@
+"""What processes tell each other: bytes an update and a pass, counted where they are sent.
+
+    python benchmarks/distributed.py
+
+Each number of processes is a run of torchrun on this machine (gloo). Two kinds are counted apart:
+gradients, which go between the devices, and what the Learner says over the CPU beside them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+NET = (784, 512, 256, 10)  # 537,354 weights
+UPDATES = 20
+
+
+def count() -> None:
+    """Train in this process, counting; the first process prints what it found."""
+    import torch
+    import torch.distributed as dist
+    import torch.nn.functional as F
+    from torch import nn
+
+    from minilearn import AccelerateCB, Callback, DataLoaders, Dataset, Learner, MetricsCB, accuracy
+    from minilearn.core.processes import Processes
+
+    told = {"calls": 0, "bytes": 0}
+
+    def all_gather(self: Processes, mine: torch.Tensor) -> list[torch.Tensor]:
+        told["calls"] += 1
+        told["bytes"] += mine.nbytes
+        return plain(self, mine)
+
+    plain, Processes._all_gather = Processes._all_gather, all_gather
+    gradients = [0]
+
+    def hook(state: None, bucket: dist.GradBucket) -> torch.futures.Future:
+        gradients[0] += bucket.buffer().nbytes
+        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+        return allreduce_hook(None, bucket)
+
+    class Hooked(Callback):
+        order = 1  # the model of a training batch is wrapped
+
+        def before_batch(self, learn: Learner) -> None:
+            if learn.training and learn.iter == 0:
+                learn.model.register_comm_hook(None, hook)
+                self.before = dict(told)
+
+        def after_batch(self, learn: Learner) -> None:
+            if learn.training and learn.iter == UPDATES - 1:
+                self.in_batches = {k: told[k] - self.before[k] for k in told}
+
+    torch.manual_seed(0)
+    layers = [m for a, b in zip(NET, NET[1:], strict=False) for m in (nn.Linear(a, b), nn.ReLU())]
+    n = UPDATES * 32 * int(os.environ["WORLD_SIZE"])
+    data = Dataset(torch.randn(n, NET[0]), torch.randint(NET[-1], (n,)))
+    dls = DataLoaders.from_dsets(data, data, bs=32, seed=0)
+    counter, metrics = Hooked(), MetricsCB(accuracy)
+    metrics._log = lambda row: None
+    learn = Learner(nn.Sequential(*layers[:-1]), dls, F.cross_entropy, 0.1)
+    learn.cbs += [AccelerateCB(), metrics, counter]
+    learn.fit(1)
+    if dist.get_rank() == 0:
+        per_pass = {k: told[k] - counter.in_batches[k] for k in told}
+        print(
+            json.dumps(
+                {
+                    "weights": sum(p.numel() for p in learn.model.parameters()),
+                    "gradients": gradients[0] / UPDATES,
+                    "words": {k: v / UPDATES for k, v in counter.in_batches.items()},
+                    "per_round": per_pass,
+                }
+            )
+        )
+
+
+def measure(n: int) -> dict:
+    """Return what `n` processes count."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    env = os.environ | {"OMP_NUM_THREADS": "1", "MINILEARN_DEVICE": "cpu"}
+    out = subprocess.run(
+        [*launch, f"--nproc-per-node={n}", __file__, "count"],
+        env=env,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    return json.loads(out.splitlines()[-1])
+
+
+def ring(payload: float, n: int) -> float:
+    """Return the bytes that a process sends when `n` add up a payload around a ring."""
+    return 2 * (n - 1) / n * payload
+
+
+def main() -> None:
+    """Measure at 2 and 4 processes, and say what follows for 64."""
+    for n in (2, 4):
+        found = measure(n)
+        gradients, words, per_round = found["gradients"], found["words"], found["per_round"]
+        print(f"{n} processes, {found['weights']:,} weights:")
+        print(f"  an update: gradients {gradients:,.0f} bytes, sent {ring(gradients, n):,.0f};")
+        print(f"    beside them {words['bytes']:.0f} bytes in {words['calls']:.1f} exchanges")
+        print(f"  a round besides: {per_round['bytes']:,} bytes in {per_round['calls']} exchanges")
+    print(f"64 processes: {ring(gradients, 64):,.0f} bytes of gradients sent an update")
+    print(f"  beside them {words['bytes']:.0f} bytes said and {63 * words['bytes']:,.0f} heard")
+
+
+if __name__ == "__main__":
+    count() if sys.argv[1:] == ["count"] else main()
