@@ -74,7 +74,8 @@ def image_dls(
         channels: 3 for colours, 1 for grey
         resize: how a picture of another size gets there: "crop" fills the size and cuts what is
             too long, "pad" fits into it on white, "stretch" changes the proportions
-        valid: the share of the training pictures held out where there is no split to validate on
+        valid: the share of the training pictures held out where there is no split to validate on;
+            a labelled split "test" is one, where there is no other
         splits: which split is for train, valid and test, where their names do not say it
         seed: of order, random transforms and the pictures held out
         paths: the column with paths (or pictures) in a table or data set, where it has an unusual
