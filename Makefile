@@ -8,7 +8,7 @@ VENV     := .venv
 BIN      := $(VENV)/bin
 STAMP    := $(VENV)/.installed
 
-.PHONY: help train train-2 test torture coverage check types lines lint bench nbs docs ui clean
+.PHONY: help train train-2 test test-vision torture coverage check types lines lint bench nbs docs ui clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r target text; do printf '%-11s %s\n' "$$target" "$$text"; done

@@ -8,6 +8,10 @@ from PIL import Image
 
 import minilearn
 from minilearn import cli
+from minilearn.cli import folder, using
+
+WRITTEN = ["card.json", "checkpoints", "config.yaml", "history.csv", "losses.png"]
+WRITTEN += ["model.safetensors", "run.json"]
 
 
 @pytest.fixture(scope="module")
@@ -41,16 +45,16 @@ def history(folder):
 
 def test_a_run_leaves_its_files_and_says_where(tmp_path, capsys):
     assert train("--epochs", "2") == 0
-    (folder,) = (tmp_path / "runs").iterdir()
+    (run,) = (tmp_path / "runs").iterdir()
     out = capsys.readouterr().out
-    assert f"results are in runs/{folder.name}" in out.replace("\\", "/")
-    assert ":" not in folder.name
-    names = sorted(path.name for path in folder.iterdir())
-    assert names == ["card.json", "history.csv", "losses.png", "model.safetensors"]
-    columns, *rows = history(folder)
+    assert f"results are in runs/{run.name}" in out.replace("\\", "/")
+    assert ":" not in run.name
+    names = sorted(path.name for path in run.iterdir())
+    assert names == WRITTEN
+    columns, *rows = history(run)
     assert columns == ["epoch", "steps", "train_loss", "valid_loss", "train_accuracy", "accuracy"]
     assert [row[:2] for row in rows] == [["0", "4"], ["1", "8"]]
-    assert Image.open(folder / "losses.png").size == (840, 540)
+    assert Image.open(run / "losses.png").size == (840, 540)
 
 
 def test_the_table_is_printed_a_line_an_epoch(capsys):
@@ -81,7 +85,7 @@ def test_more_pictures_than_are_read_together_are_all_predicted(few, monkeypatch
     names = [f"{i}.png" for i in range(5)]
     for name, row in zip(names, few["test"], strict=False):
         row["image"].save(name)
-    monkeypatch.setattr(cli, "READ_TOGETHER", 2)
+    monkeypatch.setattr(using, "READ_TOGETHER", 2)
     capsys.readouterr()
     assert cli.main(["predict", "here", *names, "--device", "cpu"]) == 0
     assert [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()] == names
@@ -120,7 +124,7 @@ def test_ctrl_c_leaves_the_files_of_what_was_reached(finished, monkeypatch, tmp_
     assert train("--epochs", "3", "--out", "here") == 130
     assert "results are in here" in capsys.readouterr().out
     names = sorted(path.name for path in (tmp_path / "here").iterdir())
-    assert names == ["card.json", "history.csv", "losses.png", "model.safetensors"]
+    assert names == WRITTEN
     rows = (tmp_path / "here" / "history.csv").read_text().splitlines()
     assert len([row for row in rows[1:] if row]) == finished
 
@@ -144,6 +148,20 @@ BAD = [
     (["train", "--epoch", "3"], "epoch"),
     (["predict"], "model"),
     (["predict", "nowhere"], "files"),
+    (["eval", "nowhere"], "nowhere is no folder of learn.export"),
+    (["lr-find", "--gama", "2"], "did you mean --gamma?"),
+    (["train", "--resume", "nowhere"], "nowhere"),
+    (["train", "--resume"], "runs"),
+    (["train", "--opt", "adamm"], "'adam'"),
+    (["train", "--opt_args.beta", "[1]"], "did you mean 'betas'"),
+    (["train", "--model", "timm/x"], "timm"),
+    (["train", "--model_args.nff", "[1]"], "did you mean 'nfs'"),
+    (["train", "--sched", "cosin"], "did you mean 'cosine'"),
+    (["train", "--sched_args.pct", "1", "--sched", "flat_cos"], "pct"),
+    (["train", "--pretrained"], "pretrained"),
+    (["train", "--build_dls", "os:nothing"], "os has no 'nothing'"),
+    (["train", "--log", "tensorbord"], "did you mean tensorboard?"),
+    (["train", "nodata"], "nodata"),
     (["predict", "nowhere", "a.png"], "nowhere is no folder of learn.export"),
     (["trian"], "trian"),
     ([], "subcommand"),
@@ -169,8 +187,8 @@ def test_a_folder_with_files_is_not_written_over(tmp_path, capsys):
 
 
 def test_two_runs_in_one_second_have_two_folders(monkeypatch, tmp_path):
-    monkeypatch.setattr(cli.time, "strftime", lambda form: "now")
-    assert [cli.new_folder(None).name for _ in range(3)] == ["now", "now_2", "now_3"]
+    monkeypatch.setattr(folder.time, "strftime", lambda form: "now")
+    assert [folder.new_folder().name for _ in range(3)] == ["now", "now_2", "now_3"]
 
 
 def test_debug_shows_the_traceback():

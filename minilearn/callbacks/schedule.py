@@ -86,7 +86,7 @@ class BaseSchedCB(Callback):
         self.steps = 0  # how often the scheduler was, or would have been, stepped
         self._running = False
         self._limit: int | None = None
-        self._state: dict[str, Any] | None = None
+        self._state: Any = None  # what a resume gave
 
     def before_fit(self, learn: Learner) -> None:
         """Forget the last fit's scheduler; the new one waits for a training pass."""
@@ -111,8 +111,11 @@ class BaseSchedCB(Callback):
                 f"{factory_name(self.sched)} needs a torch.optim.Optimizer, and this fit has "
                 f"{type(opt).__name__}: derive it from torch.optim.Optimizer, or drop {self!r}"
             )
-        for group in opt.param_groups:  # an earlier fit's schedule has left it at its end
-            set_lr(group, group.get("initial_lr", group["lr"]))
+        # an earlier fit's schedule has left them at its end; a resumed one began with what it saved
+        rates = [group.get("initial_lr", group["lr"]) for group in opt.param_groups]
+        rates = rates if self._state is None else self._state["base"]
+        for group, rate in zip(opt.param_groups, rates, strict=False):
+            set_lr(group, rate)
         self._base = [float(group["lr"]) for group in opt.param_groups]
         self.schedo = build(self.sched, opt, lengths)
         self._running = True

@@ -85,10 +85,7 @@ class Command:
             print(help_text(prog, self.about, options, self.positional), end="")
             return None
         given = [each for file, config in configs for each in flat(config, options, str(file))]
-        try:
-            words, problems = read_words(argv, options, self.positional), []
-        except BadInput as e:
-            words, problems = [], [*e.problems]
+        words, problems = read_words(argv, options, self.positional)
         given += [each for each in words if each.key not in ("config", "print_config", "debug")]
         if any(each.key == "print_config" for each in words):
             values = self._sound(given, [_without_need(option) for option in options], problems)

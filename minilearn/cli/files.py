@@ -27,19 +27,30 @@ def read_config(path: str | Path) -> dict[str, Any]:
         ValueError: it is no YAML, no mapping, or says a key twice.
         OSError: it cannot be read.
     """
-    import yaml
-
-    text = Path(path).read_text(encoding="utf-8")
     try:
-        config = yaml.load(text, Loader=_loader())
-    except yaml.YAMLError as e:
-        reason = " ".join(str(e).replace('in "<unicode string>", ', "").split())
-        raise ValueError(f"{path} cannot be read: {reason}") from e
+        config = loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as e:
+        raise ValueError(f"{path} cannot be read: {e}") from e
     if config is None:
         return {}
     if not isinstance(config, Mapping) or not all(isinstance(key, str) for key in config):
         raise ValueError(f"{path} must hold names and values, such as 'lr: 1e-3'")
     return dict(config)
+
+
+def loads(text: str) -> Any:
+    """Return what a text of YAML says.
+
+    Raises:
+        ValueError: it is no YAML, or says a key twice.
+    """
+    import yaml
+
+    try:
+        return yaml.load(text, Loader=_loader())
+    except yaml.YAMLError as e:
+        reason = " ".join(str(e).replace('in "<unicode string>", ', "").split())
+        raise ValueError(reason) from e
 
 
 def yaml_text(config: Mapping[str, Any]) -> str:

@@ -80,20 +80,22 @@ def build_learner(
 
     where = pick_device(device)
     asked = {"ema": ema, "accum": accum, "clip": clip, "mixup": mixup}
-    asked |= {"compile": compile, "channels_last": channels_last, "amp": amp}
-    cbs = [*_placed(where), *_asked(**asked), *batch_changes(aug)]
+    asked |= {"compile": compile, "channels_last": channels_last}
+    cbs = [*_placed(where, amp), *_asked(**asked), *batch_changes(aug)]
     func = named_object(opt) if ":" in opt else opt
     make = optimizer(func, wd=wd, **opt_args or {})
     return Learner(net.to(where), dls, class_loss, cbs=cbs, opt_func=make)
 
 
-def _placed(device: torch.device) -> list[Any]:
+def _placed(device: torch.device, amp: str | None) -> list[Any]:
     """Return the callbacks that train on a device, or in one of several processes."""
     import minilearn as ml
 
-    train = [ml.TrainCB(), ml.DeviceCB(device)]
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        train = [ml.AccelerateCB()]
+        train = [ml.AccelerateCB(mixed_precision=amp or "no", cpu=device.type == "cpu")]
+    else:
+        train = [ml.TrainCB(), ml.DeviceCB(device)]
+        train += [ml.MixedPrecision(amp)] if amp else []
     return [*train, ml.MetricsCB(accuracy=class_accuracy), ml.ProgressCB()]
 
 
@@ -105,7 +107,6 @@ def _asked(**wanted: Any) -> list[Any]:
         "ema": ml.EMACB,
         "clip": ml.ClipGradCB,
         "mixup": ml.MixUpCB,
-        "amp": ml.MixedPrecision,
         "compile": lambda _: ml.CompileCB(),
         "channels_last": lambda _: ml.ChannelsLastCB(),
         "accum": lambda n: ml.GradAccumCB(n) if n > 1 else None,

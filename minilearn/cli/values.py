@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from jsonargparse import ArgumentError, ArgumentParser
 
-from .files import number
+from .files import loads, number
 from .options import REQUIRED, Option, in_words, leaves
 
 
@@ -136,7 +136,7 @@ def convert(kind: Any, value: Any, where: str = "the value") -> Any:
         BadInput: it cannot be; names `where` and the value.
     """
     if kind is Any or any(get_origin(k) is dict or k is dict for k in leaves(kind)):
-        value = numbers(value)
+        value = numbers(_loaded(value))
     if any(get_origin(k) is list for k in leaves(kind)) and not isinstance(value, (list, Mapping)):
         value = _as_list(value, kind)
     parser = _parser(kind)
@@ -148,6 +148,13 @@ def convert(kind: Any, value: Any, where: str = "the value") -> Any:
     wrong = [v for v in (value if isinstance(value, list) else [value]) if v not in choices(kind)]
     hint = did_you_mean(str(wrong[0]), choices(kind)) if wrong and choices(kind) else ""
     raise BadInput(f"{where} takes {in_words(kind)}, got {value!r}{hint}")
+
+
+def _loaded(value: Any) -> Any:
+    try:
+        return loads(value) if isinstance(value, str) and value.lstrip()[:1] == "{" else value
+    except ValueError:
+        return value
 
 
 def choices(kind: Any) -> list[str]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import argparse
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from typing import get_origin
 
 from .options import REQUIRED, Option, in_words
-from .values import BadInput, Given, unknown
+from .values import Given, unknown
 
 COMMON = [
     Option("config", str | None, None, "a file of YAML with values; the words here win over it"),
@@ -24,15 +25,12 @@ SWITCHED = {"true": True, "yes": True, "false": False, "no": False}
 
 def read_words(
     argv: Sequence[str], options: Iterable[Option], positional: Sequence[str] = ()
-) -> list[Given]:
-    """Return what the words of a command line give, in their order.
+) -> tuple[list[Given], list[str]]:
+    """Return what the words of a command line give, in their order, and what is wrong with them.
 
     `--key value`, `--key=value`; `--key` and `--no_key` for switches; `--key.inner value` into a
     dict; words without a key go to the positional options, all that are left to the last of those
-    where that is a list.
-
-    Raises:
-        BadInput: keys are unknown or have no value; names all of them.
+    where that is a list. Wrong are keys that are unknown or have no value.
     """
     options = {option.key: option for option in (*options, *COMMON)}
     given, alone, problems = [], [], []
@@ -56,13 +54,11 @@ def read_words(
             problems.append(f"--{key} needs a value ({in_words(option.kind)})")
         else:
             given.append(Given(key, value))
-    try:
-        given += _in_places(alone, options, positional)
-    except BadInput as e:
-        problems += [] if problems else e.problems  # it may be the value of an unknown key
-    if problems:
-        raise BadInput(*problems)
-    return given
+    given += _in_places(alone, options, positional)
+    if len(alone) > len(positional) and not _ends_in_list(options, positional) and not problems:
+        stray = alone[len(positional)]  # not where it may be the value of an unknown key
+        problems.append(f"what is {stray!r}? A value stands behind its option: --key value")
+    return given, problems
 
 
 def _option(key: str, options: Mapping[str, Option]) -> Option | None:
@@ -91,19 +87,14 @@ def _value(option: Option | None, words: deque[str]) -> str | bool | None:
 def _in_places(
     alone: list[str], options: Mapping[str, Option], positional: Sequence[str]
 ) -> list[Given]:
-    if not alone:
-        return []
-    *single, last = positional or (None,)
-    places = [*single] if last is None else [*single, last]
-    given = [Given(key, word) for key, word in zip(places, alone, strict=False)]
-    rest = alone[len(places) :]
-    if places and last is not None and "list" in in_words(options[last].kind):
-        if len(alone) >= len(places):
-            given[-1] = Given(last, alone[len(places) - 1 :])
-        rest = []
-    if rest:
-        raise BadInput(f"what is {rest[0]!r}? A value stands behind its option: --key value")
+    given = [Given(key, word) for key, word in zip(positional, alone, strict=False)]
+    if len(given) == len(positional) and _ends_in_list(options, positional):
+        given[-1] = Given(positional[-1], alone[len(positional) - 1 :])
     return given
+
+
+def _ends_in_list(options: Mapping[str, Option], positional: Sequence[str]) -> bool:
+    return bool(positional) and get_origin(options[positional[-1]].kind) is list
 
 
 def help_text(

@@ -25,7 +25,7 @@ from minilearn.core.exceptions import (
 )
 from minilearn.core.learner import Learner
 from tests.rates import Accumulate, Row, SkipSteps, Stream, UsedLR, check_epoch_rates, fit, torchs
-from tests.toys import batches, linear
+from tests.toys import batches, linear, toy_learner
 
 TORCH = {
     "constant": constant,
@@ -347,3 +347,21 @@ def test_a_plateau_goes_on_with_all_its_counters():
     assert resumed.state_dict() == {}  # it waits for the next fit
     _, used = fit(Row(values=values[3:]), resumed, n_epochs=3)
     assert used.of_epochs() == pytest.approx([1, 0.1, 0.1])
+
+
+def test_a_schedule_relative_to_the_optimizers_rate_goes_on_after_a_resume(tmp_path):
+    """`one_cycle` without max_lr asks the optimizer, whose saved groups hold the first rate."""
+    from minilearn import CheckpointCB, schedule
+
+    def rates(epochs, **resume):
+        lrs = []
+        saver = CheckpointCB(tmp_path, keep=None)
+        learn = toy_learner([BatchSchedCB(schedule("one_cycle")), saver], lr=0.1)
+        learn.on("before_step", lambda learn: lrs.append(learn.opt.param_groups[0]["lr"]))
+        learn.fit(epochs, **resume)
+        return lrs
+
+    whole = rates(3)
+    first = sorted(tmp_path.glob("*.ckpt"))[0]
+    resumed = rates(3, resume=first)
+    assert resumed and resumed == whole[-len(resumed) :]

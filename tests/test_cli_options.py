@@ -1,0 +1,411 @@
+"""Options: from signatures, files and words to values; all that is wrong is told together."""
+
+import math
+import string
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minilearn import cli
+from minilearn.cli import command, values
+from minilearn.cli.files import loads, nested, read_config, yaml_text
+from minilearn.cli.options import also_takes, in_words, options_of
+from minilearn.cli.values import BadInput, convert, did_you_mean
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Noise.
+
+    Attributes:
+        level: how much
+        kinds: which
+    """
+
+    level: float = 0.0
+    kinds: list[str] = field(default_factory=list)
+
+
+def program(
+    lr: float,
+    epochs: int = 3,
+    name: str = "a",
+    verbose: bool = False,
+    mode: Literal["fast", "slow"] = "fast",
+    sizes: list[int] | None = None,
+    noise: Noise = Noise(),  # noqa: B008
+    extra: dict[str, Any] | None = None,
+    out: Path | None = None,
+) -> dict[str, Any]:
+    """Do something.
+
+    Args:
+        lr: the rate,
+            of learning
+        epochs: how often
+    """
+    return locals()
+
+
+def run(*words):
+    return cli.run(program, list(words))
+
+
+def refused(capsys, *words, fn=program):
+    """Run with words that are wrong; return the line on stderr."""
+    with pytest.raises(SystemExit) as ended:
+        cli.run(fn, list(words))
+    assert ended.value.code == 2
+    out, err = capsys.readouterr()
+    assert not out and err.count("\n") == 1
+    return err
+
+
+def write(tmp_path, text, name="c.yaml"):
+    path = tmp_path / name
+    path.write_text(text)
+    return str(path)
+
+
+# ---- where options come from ----
+
+
+def test_an_option_has_name_type_default_and_help_of_the_signature():
+    options = {option.key: option for option in options_of(program)}
+    assert list(options)[:3] == ["lr", "epochs", "name"]
+    assert options["lr"].help == "the rate, of learning" and options["epochs"].default == 3
+    assert options["noise.level"].help == "how much" and options["noise.kinds"].default == []
+    assert in_words(options["sizes"].kind) == "list of int | null"
+
+
+def test_arguments_that_are_passed_on_are_options_too():
+    def inner(source, *, depth: int = 2, bs: int = 1):
+        """Do.
+
+        Args:
+            depth: how deep
+        """
+
+    @also_takes(inner, "source")
+    def outer(bs: int = 64, **more):
+        pass
+
+    options = {option.key: option for option in options_of(outer)}
+    assert list(options) == ["bs", "depth"]
+    assert options["bs"].default == 64 and options["depth"].help == "how deep"
+
+
+def test_help_lists_every_option_with_default_and_meaning(capsys):
+    assert run("--help") is None
+    text = " ".join(capsys.readouterr().out.split())
+    for option in options_of(program):
+        assert f"--{option.key}" in text and option.help in text
+    assert "the rate, of learning (float, required)" in text and "(int, default 3)" in text
+    assert "-c" in text and "--print_config" in text
+
+
+# ---- R21: default, then file, then command line ----
+
+
+def test_words_win_over_files_and_files_over_defaults(tmp_path):
+    path = write(tmp_path, "lr: 1\nname: file\nnoise: {level: 2}\nepochs: 7\n")
+    found = run("-c", path, "--epochs", "9", "--noise.kinds", "a,b")
+    assert (found["lr"], found["name"], found["epochs"], found["mode"]) == (1.0, "file", 9, "fast")
+    assert found["noise"] == Noise(2.0, ["a", "b"])
+
+
+@pytest.mark.parametrize("order", [("--lr", "5", "-c"), ("-c",)])
+def test_the_order_of_words_and_files_on_the_line_does_not_matter(order, tmp_path):
+    path = write(tmp_path, "lr: 1\n")
+    words = [*order, path] if len(order) > 1 else [*order, path, "--lr=5"]
+    assert run(*words)["lr"] == 5.0
+
+
+def test_of_two_files_the_later_one_wins(tmp_path):
+    one, two = write(tmp_path, "lr: 1\nname: x\n", "1.yaml"), write(tmp_path, "lr: 2\n", "2.yaml")
+    found = run("-c", one, "--config", two)
+    assert (found["lr"], found["name"]) == (2.0, "x")
+
+
+def test_what_is_required_may_stand_in_the_file_and_its_lack_is_named(tmp_path, capsys):
+    assert run("-c", write(tmp_path, "lr: 2e-2"))["lr"] == 0.02
+    assert "missing: lr" in refused(capsys)
+
+
+def test_the_environment_sets_nothing(monkeypatch):
+    for name in ("LR", "EPOCHS", "MINILEARN_EPOCHS", "APP_EPOCHS", "JSONARGPARSE_DEFAULT_ENV"):
+        monkeypatch.setenv(name, "true")
+    assert run("--lr", "1")["epochs"] == 3
+
+
+def test_an_empty_file_and_an_empty_section_say_nothing(tmp_path):
+    path = write(tmp_path, "# nothing\n")
+    assert run("--lr", "1", "-c", path)["epochs"] == 3
+    assert run("--lr", "1", "-c", write(tmp_path, "noise:\n"))["noise"] == Noise()
+
+
+def test_one_call_leaves_nothing_for_the_next():
+    run("--lr", "1", "--noise.level", "3", "--extra.a", "1")
+    again = run("--lr", "1")
+    assert again["noise"] == Noise() and again["extra"] is None
+
+
+def test_dotted_words_go_into_a_dict_of_the_file(tmp_path):
+    path = write(tmp_path, "lr: 1\nextra: {a: {b: 1, c: 2}, d: x}\n")
+    assert run("-c", path, "--extra.a.b", "3e1")["extra"] == {"a": {"b": 30.0, "c": 2}, "d": "x"}
+
+
+def test_dotted_keys_in_a_file_are_the_same_as_groups(tmp_path):
+    assert run("-c", write(tmp_path, "lr: 1\nnoise.level: 4\n"))["noise"].level == 4.0
+
+
+def test_switches(tmp_path):
+    for words, value in [
+        (["--verbose"], True),
+        (["--verbose", "false"], False),
+        (["--verbose=no"], False),
+        (["--no_verbose"], False),
+        (["--verbose", "--epochs", "2"], True),
+    ]:
+        assert run("--lr", "1", *words)["verbose"] is value
+
+
+# ---- C145: unknown keys ----
+
+TYPOS = """
+lrr: 0.1
+epoch: 5
+noise: {levl: 1, lr: 2, kinds: [a]}
+trainer: {lr: 3}
+mode: {sizes: [1]}
+"""
+
+
+def check_unknown_keys(tmp_path, capsys):
+    """Each is named with its full path and its nearest valid key, all in one line."""
+    err = refused(capsys, "-c", write(tmp_path, TYPOS), "--verbos", "--nme=x")
+    for key, near in [
+        ("lrr", "lr"),
+        ("epoch", "epochs"),
+        ("noise.levl", "noise.level"),
+        ("noise.lr", "lr"),
+        ("mode.sizes", "sizes"),
+        ("--verbos", "--verbose"),
+        ("--nme", "--name"),
+    ]:
+        assert f"{key} is no option; did you mean {near}?" in err
+    assert "trainer is no option" in err
+
+
+@pytest.mark.case("C145")
+def test_unknown_keys_at_any_depth_are_named_with_what_is_near(tmp_path, capsys):
+    check_unknown_keys(tmp_path, capsys)
+
+
+@pytest.mark.case("C145")
+def test_that_check_sees_keys_that_are_passed_over(tmp_path, capsys, monkeypatch):
+    settle = values.settle
+
+    def lenient(given, options):
+        known = {option.key for option in options}
+        return settle([each for each in given if each.key in known], options)
+
+    monkeypatch.setattr(command, "settle", lenient)
+    with pytest.raises(AssertionError):
+        check_unknown_keys(tmp_path, capsys)
+
+
+def test_unknown_keys_and_wrong_types_are_told_together(tmp_path, capsys):
+    path = write(tmp_path, "lr: fast\nepochs: 3.5\nsizes: [1, x]\n")
+    err = refused(capsys, "-c", path, "--mode", "fats", "--epohcs", "1")
+    for part in ("lr takes float, got 'fast'", "epochs takes int, got 3.5", "sizes", "--epohcs"):
+        assert part in err
+    assert "--mode takes fast | slow, got 'fats'; did you mean fast?" in err
+
+
+@given(st.sampled_from(["epochs", "verbose", "noise.level", "sizes"]), st.data())
+def test_a_key_with_one_wrong_letter_is_near_to_itself(key, data):
+    known = [option.key for option in options_of(program)]
+    at = data.draw(st.integers(0, len(key) - 1))
+    letter = data.draw(st.sampled_from(string.ascii_lowercase))
+    typo = key[:at] + letter + key[at + 1 :]
+    if typo not in known:
+        assert did_you_mean(typo, known) == f"; did you mean {key}?"
+
+
+@given(st.text(string.ascii_letters + "_-.", min_size=1))
+def test_no_key_is_taken_in_silence(key):
+    known = {option.key for option in options_of(program)}
+    found, problems = values.settle(
+        values.flat({key: 1}, options_of(program), "f"), options_of(program)
+    )
+    if key not in known and not key.startswith("extra."):
+        assert any("is no option" in problem for problem in problems)
+
+
+# ---- C146: numbers ----
+
+RATES = ["1e-4", "1E-4", "1.0e-4", '"1e-4"', "'1E-4'", "0.0001", "1e-04", ".1e-3", "+1e-4"]
+
+
+def check_rates(tmp_path):
+    """Every spelling is the float 0.0001, at the top, in a group, in a dict and in a list."""
+    for text in RATES:
+        path = write(
+            tmp_path, f"lr: {text}\nnoise: {{level: {text}}}\nextra: {{a: {{b: [{text}]}}}}\n"
+        )
+        found = run("-c", path)
+        rates = [found["lr"], found["noise"].level, found["extra"]["a"]["b"][0]]
+        assert rates == [1e-4] * 3 and {type(rate) for rate in rates} == {float}, text
+        assert run("--lr", text.strip("'\""))["lr"] == 1e-4
+
+
+@pytest.mark.case("C146")
+def test_a_rate_in_scientific_notation_is_a_number(tmp_path):
+    check_rates(tmp_path)
+
+
+@pytest.mark.case("C146")
+def test_that_check_sees_a_rate_that_is_text(tmp_path, monkeypatch):
+    plain = lambda path: yaml.safe_load(Path(path).read_text())  # noqa: E731
+    monkeypatch.setattr(command, "read_config", plain)
+    monkeypatch.setattr(values, "number", lambda text: text)
+    with pytest.raises(AssertionError):
+        check_rates(tmp_path)
+
+
+@pytest.mark.case("C146")
+@pytest.mark.parametrize(
+    ("kind", "given_value", "expected"),
+    [
+        (int, 3.0, 3),
+        (int, "3.0", 3),
+        (int, "1e3", 1000),
+        (list[int], [1.0, "2e1"], [1, 20]),
+        (bool, "false", False),
+        (bool, "False", False),
+        (bool, "yes", True),
+        (float, 3, 3.0),
+        (float | None, "null", None),
+        (str, "1e3", "1e3"),
+        (list[str], "a, b", ["a", "b"]),
+        (list[str], "[a, b]", ["a", "b"]),
+        (tuple[int, int], "[1, 2]", (1, 2)),
+        (dict[str, Any], '{a: "1e-3", b: {c: "false"}}', {"a": 1e-3, "b": {"c": False}}),
+    ],
+)
+def test_values_become_what_is_asked_for(kind, given_value, expected):
+    found = convert(kind, given_value)
+    assert found == expected and type(found) is type(expected)
+
+
+@pytest.mark.case("C146")
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        (int, 3.5),
+        (int, "3.5"),
+        (int, True),
+        (float, "fast"),
+        (float, True),
+        (bool, "maybe"),
+        (bool, 2),
+        (str, 5),
+        (list[int], [1, 2.5]),
+        (Literal["a", "b"], "c"),
+        (tuple[int, int], [1]),
+    ],
+)
+def test_what_cannot_be_converted_is_named_with_its_value(kind, wrong):
+    with pytest.raises(BadInput) as e:
+        convert(kind, wrong, "c.yaml: key")
+    assert str(e.value).startswith("c.yaml: key takes ") and repr(wrong) in str(e.value)
+
+
+@given(st.floats(allow_nan=False))
+def test_every_float_survives_a_file(number):
+    text = yaml_text({"a": number, "b": {"c": [number]}})
+    assert not math.isfinite(number) or values.number(repr(number)) == number
+    assert loads(text) == {"a": number, "b": {"c": [number]}}
+
+
+def test_a_configuration_that_is_printed_starts_an_equal_run(tmp_path, capsys):
+    words = ["--lr", "3e-4", "--noise.kinds", "x", "--extra.a", "1e-3", "--sizes", "[1, 2]"]
+    first = run(*words, "--out", "a/b")
+    assert run(*words, "--out", "a/b", "--print_config") is None
+    assert run("-c", write(tmp_path, capsys.readouterr().out)) == first
+
+
+def test_print_config_shows_what_is_required_as_null(capsys):
+    run("--print_config")
+    assert yaml.safe_load(capsys.readouterr().out)["lr"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("lr: 1\nlr: 2\n", "'lr' stands there twice"),
+        ("noise: {level: 1, level: 2}\n", "'level' stands there twice"),
+        ("- 1\n", "names and values"),
+        ("1: 2\n", "names and values"),
+        ("a: [1\n", "cannot be read"),
+        (None, "No such file"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named(text, named, tmp_path, capsys):
+    path = write(tmp_path, text) if text is not None else str(tmp_path / "c.yaml")
+    err = refused(capsys, "-c", path)
+    assert named in err and "c.yaml" in err
+
+
+def test_a_date_and_json_are_read(tmp_path):
+    path = write(tmp_path, '{"lr": 1e-3, "name": "x"}', "c.json")
+    assert read_config(path) == {"lr": 1e-3, "name": "x"}
+    assert read_config(write(tmp_path, "name: 2026-11-29\n")) == {"name": "2026-11-29"}
+
+
+def test_paths_are_nested_as_texts():
+    assert nested({"a.b": Path("x"), "a.c": (1, math.inf)}) == {"a": {"b": "x", "c": [1, math.inf]}}
+
+
+# ---- run: how it ends ----
+
+
+def test_run_returns_what_the_function_returns():
+    assert cli.run(lambda n=2: n * 2, ["--n", "4"]) == 8
+
+
+def test_an_error_of_the_function_is_a_line_with_debug_a_traceback(capsys):
+    def fails(n: int = 0) -> None:
+        raise ValueError("no such\nthing")
+
+    assert "no such thing" in refused(capsys, fn=fails)
+    with pytest.raises(ValueError, match="no such"):
+        cli.run(fails, ["--debug"])
+
+
+def test_a_fault_of_the_function_keeps_its_traceback():
+    def fails() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        cli.run(fails, [])
+
+
+def test_ctrl_c_is_130(capsys):
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as ended:
+        cli.run(interrupted, [])
+    assert ended.value.code == 130 and "interrupted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--epochs"], ["--lr", "1", "stray"], ["--mode="]])
+def test_words_without_a_value_or_a_key_are_refused(words, capsys):
+    refused(capsys, *words)
