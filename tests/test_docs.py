@@ -115,3 +115,10 @@ def test_what_is_loaded_from_elsewhere_is_noticed():
     page = '<a href="https://a.org">a</a><script src="https://b.org/x.js"></script>'
     page += '<link href="//c.org/f.css"><img src="img/d.png">'
     assert site.loaded_from_elsewhere(page) == ["https://b.org/x.js", "//c.org/f.css"]
+
+
+def test_formulas_become_mathml_and_prices_stay():
+    pytest.importorskip("latex2mathml", reason="needs the docs extra: make docs")
+    text = site.with_math(r"It is $\frac12 w^2$ for $5 and `$x$`.")
+    assert text.startswith("It is <span><math") and "<mfrac>" in text
+    assert text.endswith("for $5 and `$x$`.")

@@ -15,6 +15,7 @@ from scripts.docs import events, reference
 from scripts.docs.names import ROOT, undocumented
 
 PAGES = {"README.md": "index.md", "CHANGELOG.md": "changes.md"}
+MATH = re.compile(r"(?<![\\$`])(\$\$?)(?=\S)([^$`]+?)(?<=\S)\1(?![\d$`])")
 LINK = re.compile(r"(!?)\[([^\]\n]*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
 
 
@@ -53,11 +54,24 @@ def site_links(text: str, folder: str = "") -> str:
     return LINK.sub(turn, text)
 
 
+def with_math(text: str) -> str:
+    """Return Markdown whose formulas between dollars are MathML, which browsers show as they are."""
+    from latex2mathml.converter import convert
+
+    kinds = {"$": "inline", "$$": "block"}
+    return MATH.sub(lambda m: f"<span>{convert(m[2], display=kinds[m[1]])}</span>", text)
+
+
 def lesson(path: Path) -> tuple[str, dict[str, bytes]]:
     """Return a notebook as Markdown with the outputs it was saved with, and its pictures."""
+    import nbformat
     from nbconvert import MarkdownExporter
 
-    text, resources = MarkdownExporter().from_filename(str(path))
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = with_math(cell.source)
+    text, resources = MarkdownExporter().from_notebook_node(notebook)
     pictures = {f"{path.stem}_{name}": data for name, data in resources["outputs"].items()}
     for name in resources["outputs"]:
         text = text.replace(f"]({name})", f"]({path.stem}_{name})")
