@@ -40,7 +40,7 @@ torture: $(STAMP) ## kill N runs at random points, resume each, compare it with 
 coverage: $(STAMP) ## the test suite with branch coverage of the package; takes long
 	@$(BIN)/python -m pytest --cov=minilearn --cov-branch --cov-report=term-missing:skip-covered $(ARGS)
 
-check: lint types lines test nbs ## everything that can be checked, one after the other
+check: lint types lines test nbs docs ## everything that can be checked, one after the other
 
 types: $(STAMP) ## pyright: the package's types
 	@$(BIN)/pyright
