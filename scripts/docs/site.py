@@ -55,7 +55,7 @@ def site_links(text: str, folder: str = "") -> str:
 
 
 def with_math(text: str) -> str:
-    """Return Markdown whose formulas between dollars are MathML, which browsers show as they are."""
+    """Return Markdown whose formulas between dollars are MathML, which browsers show as is."""
     from latex2mathml.converter import convert
 
     kinds = {"$": "inline", "$$": "block"}
