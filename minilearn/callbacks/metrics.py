@@ -40,6 +40,7 @@ class MetricsCB(Callback):
         ms: metrics that are named after their class or function (`MulticlassAccuracy`, then
             `MulticlassAccuracy_2`).
         on_nan: "raise" where the training loss of a pass is not finite, or "warn" and go on.
+        quiet: print no rows; the history has them.
         metrics: metrics by name.
 
     Attributes:
@@ -62,10 +63,12 @@ class MetricsCB(Callback):
     order = Order.METRICS
     per_process = True  # the sums of a pass are those of its part
 
-    def __init__(self, *ms: Any, on_nan: str = "raise", **metrics: Any) -> None:
+    def __init__(
+        self, *ms: Any, on_nan: str = "raise", quiet: bool = False, **metrics: Any
+    ) -> None:
         if on_nan not in ("raise", "warn"):
             raise ValueError(f"on_nan is 'raise' or 'warn', got {on_nan!r}")
-        self.on_nan, self.rows = on_nan, []
+        self.on_nan, self.quiet, self.rows = on_nan, quiet, []
         self.metrics = {name: as_metric(name, m) for name, m in named(ms, metrics).items()}
         self.loss = Mean()
         self.all_metrics = {**self.metrics, "loss": self.loss}
@@ -209,7 +212,7 @@ class MetricsCB(Callback):
 
     def _log(self, row: dict[str, Any]) -> None:
         """Show a row; a ProgressCB puts its own in the place of this."""
-        if rank():
+        if self.quiet or rank():
             return
         values = [f"{k} {format_value(v)}" for k, v in row.items() if k not in ("epoch", "train")]
         print("  ".join([f"epoch {row['epoch']}", f"{row['train']:5}", *values]))

@@ -585,6 +585,13 @@ def test_rows_and_history_say_the_same():
     assert set(metrics.names) == set(learn.history.columns) - {"epoch", "steps", "time"}
 
 
+def test_quiet_metrics_print_nothing_and_fill_the_history(capsys):
+    data, _ = hits_in_batches()
+    learn = measure(MetricsCB(accuracy, quiet=True), data)
+    assert capsys.readouterr().out == ""
+    assert "train_accuracy" in learn.history.columns
+
+
 def test_a_row_is_printed_in_words(capsys):
     data, _ = hits_in_batches()
     measure(MetricsCB(accuracy), data)
