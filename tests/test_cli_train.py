@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file
 from torch import nn
 
 import minilearn
@@ -46,6 +47,12 @@ def train(*options):
 def rows(run):
     """The rows of `history.csv`, without the column that holds times."""
     return [line.rsplit(",", 1)[0] for line in Path(run, "history.csv").read_text().splitlines()]
+
+
+def assert_same_weights():
+    """The runs a and b have left the same bits."""
+    one, two = (load_file(Path(run, "model.safetensors")) for run in "ab")
+    assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
 
 
 ALL = """
@@ -126,12 +133,8 @@ def test_rows_go_to_every_log_that_is_asked_for():
 # ---- going on ----
 
 
-class Stop(Exception):
-    """Somebody pulls the plug."""
-
-
 def break_off(monkeypatch, at):
-    """Let the fit end with an error in the training batch number `at`."""
+    """Press Ctrl-C in the training batch after number `at`."""
     step, count = minilearn.Learner._one_step, [0]
 
     def one_step(self):
@@ -164,8 +167,7 @@ def test_a_run_that_was_broken_off_goes_on_to_the_same_bits(at, resume, capsys):
         assert train(*options, "--out", "b") == 130
     assert cli.main(["train", *resume]) == 0
     assert rows("a") == rows("b")
-    one, two = (Path(run, "model.safetensors").read_bytes() for run in "ab")
-    assert one == two
+    assert_same_weights()
     logs = [Path(run, "log.csv").read_text().splitlines() for run in "ab"]
     assert len(logs[0]) == len(logs[1])
 
@@ -194,8 +196,7 @@ def test_a_process_that_was_killed_goes_on_to_the_same_bits(how, few, tmp_path):
     assert process.wait() != 0
     subprocess.run([*command, "--resume", "b"], check=True, capture_output=True)
     assert rows("a") == rows("b")
-    one, two = (Path(run, "model.safetensors").read_bytes() for run in "ab")
-    assert one == two
+    assert_same_weights()
 
 
 def test_true_goes_on_with_the_run_of_the_file_or_the_newest():
