@@ -6,8 +6,6 @@ Each number of processes is a run of torchrun on this machine (gloo). Two kinds 
 gradients, which go between the devices, and what the Learner says over the CPU beside them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -50,7 +50,7 @@ class CheckpointCB(Callback):
         mode: "min" or "max"; "min" where the name ends in "loss".
         save_last: save at the end of the fit whatever `every` says; where something is monitored,
             keep the newest beside the best.
-        on_exception: save what there was when an error ends the fit.
+        on_exception: save what there was when an error ends the fit of one process alone.
         signals: what to listen to, by name; only in the main thread, only during a fit. With
             "SIGINT" Ctrl-C saves, too.
         background: False to write before the training goes on.
@@ -153,7 +153,8 @@ class CheckpointCB(Callback):
             self._end_round(learn, value)
         elif isinstance(learn.error, Exception):
             # weights that are not finite are no good to go on from
-            if self.on_exception and not isinstance(learn.error, FloatingPointError):
+            alone = not self._together  # what all were at, one cannot know
+            if self.on_exception and alone and not isinstance(learn.error, FloatingPointError):
                 self._save(learn)
         elif self._signal and not learn.training:
             self._save(learn)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -154,7 +154,10 @@ class Shard:
         if not self.shares:
             found = islice(iter(dl), start, None)
         elif isinstance(dl, DataLoader) and not isinstance(dl.dataset, IterableDataset):
-            return iter(_with_indices(dl, list(self._deal_out(_order(dl)))[start:]))
+            drawn = _Drawn(lambda: list(self._deal_out(_order(dl)))[start:])
+            found = iter(_with_indices(dl, drawn))  # torch draws a seed before the sampler does
+            drawn.draw()
+            return found
         else:
             found = islice(self._deal(dl), start, None)
         return self._while_all_have(found) if self.training else iter(found)
@@ -243,7 +246,25 @@ def _order(dl: DataLoader) -> list[Any]:
     return list(dl.batch_sampler)
 
 
-def _with_indices(dl: DataLoader, indices: list[Any]) -> DataLoader:
+class _Drawn:
+    """Indices that are drawn when the first is asked for."""
+
+    def __init__(self, draw: Callable[[], list[Any]]) -> None:
+        self._draw, self._rows = draw, None
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        self.draw()
+        return next(self._rows)
+
+    def draw(self) -> None:
+        if self._rows is None:
+            self._rows = iter(self._draw())
+
+
+def _with_indices(dl: DataLoader, indices: Iterable[Any]) -> DataLoader:
     """Return a copy of a loader that fetches these indices, or batches of them."""
     own = object.__new__(type(dl))  # a DataLoader lets nobody set these
     name = "sampler" if dl.batch_sampler is None else "batch_sampler"

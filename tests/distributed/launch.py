@@ -11,7 +11,7 @@ import torch
 PROGRAMS = Path(__file__).parent / "programs"
 
 
-def torchrun(program, folder, *args, n=2, timeout=120, check=True):
+def torchrun(program, folder, *args, n=2, timeout=600, check=True):
     """Run `programs/<program>.py` with torchrun; return the finished run.
 
     The program gets `folder` and `args`; what it writes there with `tell` is read with `told`.

@@ -55,7 +55,7 @@ def test_padding_would_be_seen(both):
 
 @pytest.mark.case("C131")
 @pytest.mark.parametrize(
-    ("name", "ended"), [("round", (1, 1, 12, 2)), ("batch", (1, 2, 9, 2)), ("before", (1, 2, 9, 2))]
+    ("name", "ended"), [("round", (1, 0, 12, 2)), ("batch", (1, 2, 9, 2)), ("before", (1, 2, 9, 2))]
 )
 def test_a_stop_of_one_process_is_a_stop_of_all(both, name, ended):
     (first, ours), (second, theirs) = (one[f"C131 {name}"] for one in both)
@@ -124,12 +124,12 @@ def by_hand(batches):
 @pytest.mark.parametrize("name", ["before", "after"])
 def test_a_batch_that_one_process_cancels_leaves_the_others_update_to_all(both, name):
     (ours, first), (theirs, second) = (one[f"cancelled {name}"] for one in both)
-    assert same(ours, theirs) and first == second == (0, 3, 4, 1)
+    assert same(ours, theirs) and first == second == (0, 0, 4, 1)
 
 
 def test_a_cancelled_batch_is_not_in_its_group(both):
     (ours, first, rows), (theirs, second, more) = (one["cancelled accumulated"] for one in both)
-    assert same(ours, theirs) and first == second == (0, 5, 2, 1)
+    assert same(ours, theirs) and first == second == (0, 0, 2, 1)
     left = [batch for i, batch in enumerate(more[0]) if i not in (1, 2)]
     groups = [sum(rows[0][:3], []) + left[0], sum(rows[0][3:], []) + sum(left[1:], [])]
     for weight, wanted in zip(ours, by_hand(groups), strict=True):
@@ -144,7 +144,8 @@ def test_streams_end_with_the_shortest(both):
 def test_noise_differs_and_weights_begin_equal(run, both):
     assert same(both[0]["odd"], both[1]["odd"])
     assert not same(both[0]["noise"], both[1]["noise"])
-    assert run.stderr.count("the processes made different weights") == 1
+    # three models are made behind fits, where the noise differs; the first process says so
+    assert run.stderr.count("UserWarning: the processes made different weights") == 3
 
 
 def test_a_search_is_one_search_and_leaves_no_trace(both):

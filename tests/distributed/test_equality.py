@@ -27,6 +27,9 @@ def test_two_processes_make_what_one_makes_with_the_double_batch(both, name):
     assert len(one["history"]) == len(first["history"])
     for ours, theirs in zip(first["history"], one["history"], strict=True):
         assert ours == pytest.approx(theirs, abs=1e-6)
+    assert torch.equal(first["noise"], one["noise"])
+    assert not torch.equal(second["noise"], one["noise"])
+    assert name != "stopped" or len(one["history"]) < 9
     for found in (first, second):
         torch.testing.assert_close(found["preds"], one["preds"], atol=1e-6, rtol=0)
         assert torch.equal(found["targs"], one["targs"])
