@@ -69,7 +69,7 @@ def infer(
     """
     several = isinstance(items, list)
     pipeline = getattr(self.dls, "pipeline", None) or Pipeline()
-    prepared = _Prepared(items if several else [items], pipeline)
+    prepared: Any = _Prepared(items if several else [items], pipeline)
     if not prepared.items:
         return []
     names, found = class_names(self.dls), []
@@ -152,7 +152,8 @@ def tta(
 
     if n < 1:
         raise ValueError(f"tta needs at least one pass, got n={n}")
-    total, targs = None, None
+    total: Any = None
+    targs = None
     with preserved_random_states():
         seed = draw_seed()
         for i in range(n):

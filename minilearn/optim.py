@@ -112,7 +112,7 @@ def named(name: str) -> Callable[..., Any]:
 @patch
 def _new_opt(self: Learner, lr: float | slice) -> Any:
     """Make the optimizer of a fit; what has `takes_model = True` is given the model."""
-    func = self.opt_func
+    func: Any = self.opt_func
     takes_model = getattr(func, "takes_model", False)
     if isinstance(func, str) or (isinstance(lr, slice) and not takes_model):
         func, takes_model = optimizer(func), True

@@ -142,7 +142,8 @@ def _checked(node: Any) -> Any:
 
 def save_onnx(program: torch.export.ExportedProgram, path: Path) -> None:
     """Write an ONNX file; needs the packages onnx and onnxscript."""
-    args, kwargs = program.example_inputs[0]
+    examples: Any = program.example_inputs
+    args, kwargs = examples[0]
     names = [f"input_{i}" for i in range(len(args))] + list(kwargs)
     torch.onnx.export(program, f=path, input_names=names, external_data=False, verbose=False)
 

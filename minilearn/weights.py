@@ -160,7 +160,7 @@ def _read_torch(path: str | Path, trust: bool) -> Any:
     return torch.load(path, map_location="cpu", weights_only=False)
 
 
-def _of_checkpoint(state: dict[str, Any], averaged: bool) -> dict[str, Tensor]:
+def _of_checkpoint(state: Mapping[str, Any], averaged: bool) -> dict[str, Tensor]:
     weights = state["model"]
     for saved in state["callbacks"].values() if averaged else ():
         if saved.get("n_averaged") and "averages" in saved:

@@ -33,11 +33,11 @@ class _Averages(Callback):
 
     def __init__(self, keep: bool) -> None:
         self.keep, self.n_averaged = keep, 0
-        self._model: nn.Module | None = None
+        self._model: Any = None
         self._params: list[Parameter] = []
         self._averages: dict[str, Tensor] = {}
         self._stats: dict[str, Tensor] = {}  # buffers, where those of the averages are not the live
-        self._live: list[Tensor] | None = None  # while averages stand in: what was there
+        self._live: Any = None  # while averages stand in: what was there
         self._swapped_at = 0  # the depth of the pass that they stand in for
         self._trains = False  # a fit that trains is under way
         self._versions: list[int] | None = None  # of the parameters, when the fit was over

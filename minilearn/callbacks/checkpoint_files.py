@@ -119,7 +119,7 @@ class _Target:
 
 
 def _save(state: Any, file: Any) -> None:
-    target = _Target(file)
+    target: Any = _Target(file)
     try:
         torch.save(state, target)
     except Exception:

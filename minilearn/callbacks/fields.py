@@ -75,7 +75,8 @@ class ParamSchedCB(Callback):
         return group.setdefault(f"initial_{name}", get_field(group, name))
 
     def _set(self, learn: Learner) -> None:
-        progress = min(learn.steps_done / learn.n_steps, 1.0)
+        total: Any = learn.n_steps  # known, or the fit would not have begun
+        progress = min(learn.steps_done / total, 1.0)
         for name, fn in self.fields.items():
             value = fn(progress)
             for group in learn.opt.param_groups:

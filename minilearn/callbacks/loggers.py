@@ -18,6 +18,9 @@ from .rows import LoggerCB, need, numbers
 
 
 class _FileCB(LoggerCB):
+    _read: Any  # each kind of file reads its rows,
+    _line: Any  # and writes one
+
     def __init__(self, path: str | Path, every: int | None = None) -> None:
         super().__init__(every)
         self.path = Path(path)
@@ -151,10 +154,10 @@ class TensorBoardCB(LoggerCB):
             (aside := free(folder / "earlier")).mkdir()
             for file in files:
                 file.rename(aside / file.name)
-        self.writer = SummaryWriter(str(folder))
+        self.writer: Any = SummaryWriter(str(folder))
 
     def _write(self, row: dict[str, Any]) -> None:
-        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]  protobuf's
         from torch.utils.tensorboard.summary import scalar
 
         double = {"new_style": True, "double_precision": True}  # the old style has float32
@@ -180,7 +183,7 @@ def free(path: Path) -> Path:
 def keep_events(files: list[Path], n: int) -> None:
     """Take out of event files what came after their first `n` events with values."""
     from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
-    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]  protobuf's
     from tensorboard.summary.writer.record_writer import RecordWriter
 
     for path in files:

@@ -42,10 +42,11 @@ class MixedPrecision(TrainCB):
     Writes: preds, loss, loss_parts
     """
 
-    def __new__(cls, dtype: str = "bf16", *args: Any, **kwargs: Any) -> MixedPrecision:
+    def __new__(cls, dtype: str = "bf16", *args: Any, **kwargs: Any) -> Any:
         """Choose the class for `dtype`."""
         scaled = dtype == "fp16" and cls is MixedPrecision
-        return super().__new__(ScaledPrecision if scaled else cls)
+        chosen: Any = ScaledPrecision if scaled else cls
+        return super().__new__(chosen)
 
     def __init__(self, dtype: str = "bf16", device: str | None = None, **settings: Any) -> None:
         super().__init__(**settings)

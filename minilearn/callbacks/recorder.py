@@ -132,7 +132,8 @@ def _as_function(f: Any) -> Callable[[RecorderCB], Any]:
 
 
 def _hyper_parameter(cb: RecorderCB, name: str) -> Any:
-    group, key = cb.pg, SHORT.get(name, name)
+    group: Any = cb.pg
+    key = SHORT.get(name, name)
     if name == "mom" and "betas" in group:
         return group["betas"][0]
     if key not in group:

@@ -71,7 +71,8 @@ def need(library: str) -> None:
 
 def numbers(row: dict[str, Any]) -> Iterator[tuple[str, float]]:
     """Yield what can be drawn over the updates."""
-    return ((k, float(v)) for k, v in row.items() if isinstance(v, Number) and k != "steps")
+    columns: dict[str, Any] = {k: v for k, v in row.items() if isinstance(v, Number)}
+    return ((k, float(v)) for k, v in columns.items() if k != "steps")
 
 
 class LoggerCB(Callback):
@@ -175,7 +176,8 @@ class LoggerCB(Callback):
         for name, value in values.items() if self._on else ():
             if isinstance(value, Number) or getattr(value, "numel", lambda: 0)() == 1:
                 if self.every and phase == "train_":
-                    self.storage.update(smooth=smooth, **{name: value})
+                    named: dict[str, Any] = {name: value}
+                    self.storage.update(smooth=smooth, **named)
                 self._logged.setdefault(phase + name, HistoryBuffer(1)).update(value)
             else:
                 self._emit((name, value, learn.steps_done))

@@ -22,7 +22,7 @@ from minilearn.core.history import History
 from minilearn.core.learner import Learner
 
 
-@patch(as_prop=True)
+@patch(as_prop=True)  # pyright: ignore[reportOptionalCall]  fastcore has no annotations
 def timings(self: Learner) -> History:
     """Where the last fit with a `TimerCB` spent its time: a table, one row for each who and what.
 
@@ -77,7 +77,7 @@ class TimerCB(Callback):
     def cleanup_fit(self, learn: Learner) -> None:
         """Make the table, and say if data are what takes the time."""
         self._read_device()
-        learn._timings = self._rows(perf_counter() - self._start)
+        vars(learn)["_timings"] = self._rows(perf_counter() - self._start)
         share = self._waited / max(self._waited + self._worked, 1e-9)
         if share > self.hint:
             warnings.warn(
@@ -115,7 +115,8 @@ class TimerCB(Callback):
             finally:
                 self._note(kind, who, what, perf_counter() - start, mark)
 
-        run.__self__ = getattr(f, "__self__", None)  # the owner's name stands in notes on errors
+        # the owner's name stands in notes on errors
+        vars(run)["__self__"] = getattr(f, "__self__", None)
         return run
 
     def _note(self, kind: str, who: str, what: str, seconds: float, mark: Any = None) -> None:
@@ -202,7 +203,8 @@ class ProfilerCB(Callback):
         first, stop = steps
         if not 0 <= first < stop:
             raise ValueError(f"steps=(first, stop) are two rising numbers, got {steps!r}")
-        self.steps, self.dir, self.options, self.profile = steps, Path(dir), options, None
+        self.steps, self.dir, self.options = steps, Path(dir), options
+        self.profile: Any = None  # torch's, in a fit
 
     def before_fit(self, learn: Learner) -> None:
         """Begin to wait; torch warms up for one batch."""

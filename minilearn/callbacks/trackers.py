@@ -44,7 +44,7 @@ class WandbCB(LoggerCB):
     def _open(self) -> None:
         import wandb
 
-        same = {"id": self.run_id, "resume": "allow"} if self.run_id else {}
+        same: dict[str, Any] = {"id": self.run_id, "resume": "allow"} if self.run_id else {}
         self._own = wandb.run is None
         self.run = wandb.init(**self.init | same)
         self.run_id = self.run.id

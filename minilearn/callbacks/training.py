@@ -153,8 +153,8 @@ def own_loss(output: Any) -> tuple[Any, Tensor | dict[str, Tensor]]:
     """
     if isinstance(output, Tensor) and output.dim() == 0:
         return None, output
-    if getattr(output, "loss", None) is not None:
-        return getattr(output, "logits", output), output.loss
+    if (loss := getattr(output, "loss", None)) is not None:
+        return getattr(output, "logits", output), loss
     if isinstance(output, Mapping) and "loss" in output:
         return output.get("logits", output), output["loss"]
     if isinstance(output, Mapping) and output and all(_is_scalar(v) for v in output.values()):

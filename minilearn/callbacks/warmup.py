@@ -94,9 +94,10 @@ class Warmup:
         self, make: Factory, opt: Optimizer, n: int, lengths: Lengths, by_update: bool
     ) -> list[float] | None:
         """Return the schedule's rates at the end of the warm-up, None where they are unknown."""
-        if lengths.unit == "round" or (by_update and not lengths.per_epoch):
+        per_epoch = lengths.per_epoch or 0
+        if lengths.unit == "round" or (by_update and not per_epoch):
             return None
-        steps = n // lengths.per_epoch if by_update else n
+        steps = n // per_epoch if by_update else n
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # whatever is wrong is said when the real one is made
             end = shadow_lrs(make, opt, steps + 1)[-1]

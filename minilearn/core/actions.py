@@ -16,7 +16,7 @@ from .events import ACTIONS
 from .exceptions import ActionConflictError, MissingActionError
 
 if TYPE_CHECKING:
-    from .learner import Learner
+    from .dispatch import Dispatch
 
 C = TypeVar("C", bound=type)
 
@@ -51,7 +51,7 @@ class Owner(NamedTuple):
         return f"{type(self.who).__name__}({given})" if given else type(self.who).__name__
 
 
-def find_owners(learn: Learner) -> dict[str, Owner]:
+def find_owners(learn: Dispatch) -> dict[str, Owner]:
     """Return the one owner of every action that somebody answers.
 
     Raises:
@@ -67,7 +67,7 @@ def find_owners(learn: Learner) -> dict[str, Owner]:
     return owners
 
 
-def check_owners(learn: Learner, owners: dict[str, Owner], training: bool) -> None:
+def check_owners(learn: Dispatch, owners: dict[str, Owner], training: bool) -> None:
     """Raise where the fit that is to begin would ask for something that nobody can answer.
 
     Raises:
@@ -85,24 +85,24 @@ def check_owners(learn: Learner, owners: dict[str, Owner], training: bool) -> No
         _check_signature(action, owners[action], learn)
 
 
-def bind(action: str, owner: Owner, learn: Learner) -> Callable[[], Any]:
+def bind(action: str, owner: Owner, learn: Dispatch) -> Callable[[], Any]:
     """Return what the loop calls for `action`; errors get their place noted."""
     method, args = owner.method, () if owner.who is learn else (learn,)
 
     return partial(call, method, args, f"{type(owner.who).__name__}.{action}", learn)
 
 
-def _owner(who: Any, action: str, learn: Learner) -> Owner | None:
+def _owner(who: Any, action: str, learn: Dispatch) -> Owner | None:
     """Return `who` as an owner of `action`, or None where it does not define it."""
     definer = next((c for c in type(who).__mro__ if action in c.__dict__), None)
     on_instance = who is not learn and action in getattr(who, "__dict__", {})
-    if definer is None and not on_instance:
-        return None
-    if definer is not None and definer.__dict__.get("_asks_owner") is definer:
+    if definer is None or on_instance:
+        return Owner(who, type(who), getattr(who, action)) if on_instance else None
+    if definer.__dict__.get("_asks_owner") is definer:
         return None  # the Learner's own method asks the owner, it is none
     if who is learn:
         return Owner(who, definer, getattr(definer, action).__get__(who, type(who)))
-    return Owner(who, type(who) if on_instance else definer, getattr(who, action))
+    return Owner(who, definer, getattr(who, action))
 
 
 def _choose(action: str, candidates: list[Owner]) -> Owner:
@@ -123,7 +123,7 @@ def _choose(action: str, candidates: list[Owner]) -> Owner:
     return (given or candidates)[0]
 
 
-def _check_signature(action: str, owner: Owner, learn: Learner) -> None:
+def _check_signature(action: str, owner: Owner, learn: Dispatch) -> None:
     args = () if owner.who is learn else (learn,)
     try:
         inspect.signature(owner.method).bind(*args)

@@ -49,6 +49,7 @@ def map_batch(f: Callable[[Any], Any], batch: Any) -> Any:
 def _like_mapping(old: Mapping, values: dict) -> Any:
     if type(old) is dict:
         return values
+    new: Any
     try:
         if isinstance(old, (dict, UserDict)):
             new = copy.copy(old)  # keeps default factories and attributes of subclasses
@@ -57,7 +58,8 @@ def _like_mapping(old: Mapping, values: dict) -> Any:
         for key, value in values.items():
             new[key] = value
     except TypeError:  # a read-only Mapping
-        return type(old)(values)
+        make: Any = type(old)
+        return make(values)
     return new
 
 

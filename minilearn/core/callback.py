@@ -35,7 +35,7 @@ class Callback:
         TypeError: at the class statement, where a method looks like an event but is none.
     """
 
-    order: ClassVar[int] = Order.DEFAULT
+    order: int = Order.DEFAULT
     in_probe: ClassVar[bool | None] = None  # True or False: take part in probes, whatever the rule
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -29,6 +29,7 @@ class Dispatch:
 
     cbs: list[Any]
     levels: tuple[str, ...]
+    _asks_owner: Any  # this class: its actions ask the owner, they are no answer themselves
     unheard: frozenset[str] = frozenset()  # while a fit runs: events that nobody handles
 
     def __init__(self, cbs: Any) -> None:
@@ -43,7 +44,7 @@ class Dispatch:
             TypeError: there is no such event.
             RuntimeError: a handler cancelled a level that is not running.
         """
-        handlers = self._table.get(event)
+        handlers: Any = self._table.get(event)
         if handlers is None:
             handlers = self._resolve_late(event)
         for handler in handlers:
@@ -108,7 +109,8 @@ class Dispatch:
             if mine is cb or (isinstance(cb, type) and isinstance(mine, cb))
         ]
         self._change_cbs([mine for mine in self.cbs if not any(mine is g for g in gone)])
-        table, raised = handler_table(gone), []
+        table: dict[str, Any] = handler_table(gone)
+        raised = []
         for level in reversed(self.levels):
             for clean_up in table[f"cleanup_{level}"]:
                 try:

@@ -4,6 +4,7 @@ Stands on nothing. A `CancelXException` skips the rest of level X; it is flow co
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 
 class CancelException(Exception):
@@ -58,9 +59,7 @@ def cancel_level(error: BaseException | None) -> str | None:
     return next((level for level, cancel in CANCELS.items() if isinstance(error, cancel)), None)
 
 
-def worst(
-    errors: Iterable[BaseException | None], own: tuple[type[BaseException], ...] = ()
-) -> BaseException | None:
+def worst(errors: Iterable[BaseException | None], own: tuple[type[BaseException], ...] = ()) -> Any:
     """Choose what leaves a level, and attach the others to it as notes.
 
     A fault beats a cancel, the first fault beats later ones, a wider cancel beats a narrower one.
@@ -76,7 +75,7 @@ def worst(
     if len(left) < 2:
         return left[0] if left else None
     width = {level: rank for rank, level in enumerate(CANCELS)}
-    chosen = min(left, key=lambda e: width.get(cancel_level(e), -1))
+    chosen = min(left, key=lambda e: width.get(cancel_level(e) or "", -1))
     for other in left:
         if other is not chosen:
             chosen.add_note(f"also raised: {type(other).__name__}: {other}")

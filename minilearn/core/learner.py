@@ -51,7 +51,7 @@ class Learner(Running):
     # given
     model: nn.Module
     dls: Any
-    loss_func: Callable[..., Any]
+    loss_func: Any
     opt_func: Callable[..., Any] | str | None
     lr: float | slice | None
     cbs: list[Any]
@@ -98,7 +98,7 @@ class Learner(Running):
         self,
         model: nn.Module,
         dls: Any = (0,),
-        loss_func: Callable[..., Any] = F.mse_loss,
+        loss_func: Callable[..., Any] | None = F.mse_loss,
         lr: float | None = 0.1,
         cbs: Any = None,
         opt_func: Callable[..., Any] | str | None = optim.SGD,

@@ -21,7 +21,7 @@ def frozen_modules(model: Any) -> list[nn.Module]:
 def hold(module: nn.Module, frozen: bool, training: bool) -> None:
     """Say whether `module` stays in eval mode when its model, in mode `training` now, trains."""
     if held(module) != frozen:
-        module._held_in_eval = frozen
+        vars(module)["_held_in_eval"] = frozen
         module.training = training and not frozen
 
 

@@ -70,15 +70,15 @@ class Plan:
 
     def total_steps(self, n_batches: int | None, batches_per_step: int) -> int | None:
         """Return how many updates the fit will make, None where the loader has no length."""
-        if self.n_steps is not None or n_batches is None:
+        if self.n_steps is not None or self.n_epochs is None or n_batches is None:
             return self.n_steps
         if self.cuts:  # groups of an accumulation go on across the end of the data
             return ceil(self.n_epochs * n_batches / batches_per_step)
         return self.n_epochs * ceil(n_batches / batches_per_step)
 
-    def epochs(self, learn: Learner, first: int = 0) -> Iterable[int]:
+    def epochs(self, learn: Any, first: int = 0) -> Iterable[int]:
         """Return the epoch of each round, in order from `first`, until the fit is done."""
-        if self.n_steps is None and not self.cuts:
+        if self.n_epochs is not None and not self.cuts:
             return range(first, self.n_epochs)
         return self._rounds(learn, first)
 
@@ -102,7 +102,7 @@ class Plan:
             return first == self.n_epochs
         return learn.stream.exhausted() and learn.stream.passes == self.n_epochs
 
-    def batches(self, learn: Learner) -> Iterator[Any]:
+    def batches(self, learn: Any) -> Iterator[Any]:
         """Yield the batches of one training pass: to the end of the data, or to its last update.
 
         Raises:
@@ -111,7 +111,7 @@ class Plan:
         met, self.resumed = learn.steps_done if self.resumed is None else self.resumed, None
         stream, stop = learn.stream, self.stop_after(met)
         while learn.steps_done < stop:  # a resume may have nothing left of the pass
-            before = learn.steps_done if stream.fresh else None
+            before = learn.steps_done if stream.fresh else -1
             set_epoch(stream.dl, learn.epoch)
             for batch in stream:
                 self.met = learn.steps_done

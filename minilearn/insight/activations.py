@@ -6,7 +6,7 @@ Stands on core, hooks and plotting.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +46,7 @@ class Stats:
     def __init__(self, exact: bool = False) -> None:
         self.exact, self._sizes, self._seen = exact, [], 0
         self._done: list[Tensor] = []  # on the CPU, (n, 2 + BINS)
-        self._block: Tensor | None = None  # on the device, (BLOCK, 2 + BINS)
+        self._block: Any = None  # on the device, (BLOCK, 2 + BINS)
 
     def add(self, acts: Tensor) -> None:
         """Measure the output of a batch, without reading the device."""
@@ -232,7 +232,9 @@ class ActivationStats(HooksCallback):
 
     def _grid(self, figsize: Any, title: str) -> tuple[list[Hook], np.ndarray]:
         hooks = self.recorded()
-        size = {"figsize": figsize} if figsize else {"imsize": 2.2 if len(hooks) < 30 else 1.5}
+        size: dict[str, Any] = {"imsize": 2.2 if len(hooks) < 30 else 1.5}
+        if figsize:
+            size = {"figsize": figsize}
         fig, axes = get_grid(len(hooks), title=title, size=11, weight="normal", **size)
         for ax, h in zip(axes.flat, hooks, strict=False):
             ax.set_title(h.name, fontsize=8 if len(hooks) < 30 else 6)
@@ -242,7 +244,11 @@ class ActivationStats(HooksCallback):
 
 
 def plot_layers(
-    curves: dict[str, Iterable[Any]], names: list[str], xlabel: str, figsize: Any, **settings: Any
+    curves: Mapping[str, Iterable[Any]],
+    names: list[str],
+    xlabel: str,
+    figsize: Any,
+    **settings: Any,
 ) -> np.ndarray:
     """Plot axes for each title in `curves`, with a line for each layer, and one legend."""
     import matplotlib.pyplot as plt

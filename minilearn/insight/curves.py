@@ -42,7 +42,8 @@ def plot(self: History, *names: str, **kwargs: Any) -> np.ndarray:
     by_epoch = len(set(self["epoch"])) == len(self)
     x = [i + 1 for i in self["epoch"]] if by_epoch else self["steps"]
     names = names or tuple(dict.fromkeys(_bare(c) for c in self.columns if _is_number(self[c], c)))
-    fig, axs = get_grid(len(names), **{"imsize": 3.2} | kwargs)
+    size: dict[str, Any] = {"imsize": 3.2} | kwargs
+    fig, axs = get_grid(len(names), **size)
     for ax, name in zip(axs.flat, names, strict=False):
         columns = {f"train_{name}": "training", _valid(name): "validation"}
         for column in [c for c in columns if c in self.columns] or [name]:

@@ -5,7 +5,8 @@ Stands on core and activations.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -50,7 +51,8 @@ class GradientStats(Callback):
         if every < 1:
             raise ValueError(f"every is a number of updates, 1 or more; got {every!r}")
         self.every, self.names = every, []
-        self._rows, self._done, self._old, self._updates = [], [], None, 0
+        self._rows, self._done, self._updates = [], [], 0
+        self._old: Any = None  # the weights before an update that is measured
 
     def before_fit(self, learn: Learner) -> None:
         """Find the layers; what the last fit recorded goes."""
@@ -131,7 +133,7 @@ def own_parameters(model: nn.Module) -> dict[str, list[nn.Parameter]]:
     return layers
 
 
-def layer_norms(layers: list[list[Tensor | None]]) -> Tensor:
+def layer_norms(layers: Iterable[Iterable[Tensor | None]]) -> Tensor:
     """Return the norm of all values of each layer, 0 without any: shape (layers,), float32."""
     norms = [get_total_norm([t for t in ts if t is not None]).float() for ts in layers]
     device = max((n.device for n in norms), key=lambda d: d.type != "cpu", default=None)

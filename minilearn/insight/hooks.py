@@ -59,7 +59,11 @@ class Hook:
         RuntimeError: `m` is compiled, and would not see the hook.
     """
 
-    _handle = None  # so that __del__ works after a failed constructor
+    stats: Any  # these two are for functions to keep what they found
+    records: Any
+    name: str  # of the module, in a model
+    _f: Any
+    _handle: Any = None  # so that __del__ works after a failed constructor
 
     def __init__(
         self, m: nn.Module, f: Callable[..., Any], *, backward: bool = False, every: int = 1
@@ -75,9 +79,8 @@ class Hook:
 
     def __call__(self, *args: object) -> None:
         """Count a run of the module, and call the function if it is due."""
-        due = self._f is not None and self._runs % self._every == 0
-        self._runs += 1
-        if due:
+        number, self._runs = self._runs, self._runs + 1
+        if self._f is not None and number % self._every == 0:
             self._f(self, *args)
 
     def remove(self) -> None:
@@ -189,7 +192,7 @@ class HooksCallback(Callback):
             raise ValueError(f"every is a number of batches, 1 or more; got {every!r}")
         self.hookfunc, self.mod_filter, self.every = hookfunc, mod_filter, every
         self.on_train, self.on_valid, self.mods = on_train, on_valid, list(mods or ())
-        self.hooks: list[Hook] = []
+        self.hooks: Any = []
 
     def before_fit(self, learn: Learner) -> None:
         """Attach new hooks; what the last fit recorded goes."""

@@ -19,7 +19,7 @@ from minilearn.core.history import History
 from minilearn.core.learner import Learner
 from minilearn.data.pipeline import class_names
 
-from .plotting import show_images, subplots
+from .plotting import new_axes, show_images
 from .show import own_colours, pictures
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class Interpretation:
         """
         k = len(self.confusion)
         shares = self.confusion / self.confusion.sum(1, keepdim=True).clamp(min=1)
-        ax = ax or subplots(figsize=(2 + 0.5 * k, 2 + 0.5 * k))[1][0]
+        ax = ax or new_axes((2 + 0.5 * k, 2 + 0.5 * k))
         ax.imshow(shares.numpy(), cmap="Blues", vmin=0, vmax=1)
         names = [str(name) for name in self.classes]
         ax.set(xlabel="predicted", ylabel="actual", xticks=range(k), yticks=range(k))

@@ -137,12 +137,12 @@ def _valley(lrs: Sequence[float], losses: np.ndarray) -> float:
 
 def _steep(lrs: Sequence[float], losses: np.ndarray) -> float:
     """Return the rate where the loss falls fastest, before its minimum."""
-    return lrs[np.diff(losses[: losses.argmin() + 1]).argmin()]
+    return lrs[int(np.diff(losses[: losses.argmin() + 1]).argmin())]
 
 
 def _minimum(lrs: Sequence[float], losses: np.ndarray) -> float:
     """Return a tenth of the rate with the lowest loss."""
-    return lrs[losses.argmin()] / 10
+    return lrs[int(losses.argmin())] / 10
 
 
 def _slide(lrs: Sequence[float], losses: np.ndarray) -> float:
@@ -163,4 +163,5 @@ def rules_of(suggest: Any) -> dict[str, Callable[..., float]]:
     unknown = [rule for rule in wanted if not callable(rule) and rule not in RULES]
     if unknown:
         raise ValueError(f"unknown rule {unknown[0]!r} in suggest; there are {', '.join(RULES)}")
-    return {getattr(r, "__name__", r): r if callable(r) else RULES[r] for r in wanted}
+    rules: Any = {getattr(r, "__name__", r): r for r in wanted}
+    return {name: r if callable(r) else RULES[r] for name, r in rules.items()}

@@ -46,15 +46,19 @@ def show_image(
     Raises:
         ValueError: `im` has another shape.
     """
-    if ax is None:
-        ax = subplots(figsize=figsize)[1][0]
+    ax = ax or new_axes(figsize)
     ax.imshow(_image_array(im), **kwargs)
     if title is not None:
-        ax.set_title(title.item() if torch.is_tensor(title) else title)
+        ax.set_title(str(title.item()) if torch.is_tensor(title) else title)
     ax.set(xticks=[], yticks=[])
     if noframe:
         ax.axis("off")
     return ax
+
+
+def new_axes(figsize: tuple[float, float] | None = None) -> Axes:
+    """Return the axes of a new figure that has no others."""
+    return subplots(figsize=figsize)[1][0]
 
 
 def subplots(
@@ -193,7 +197,7 @@ def _grid_shape(n: int, nrows: int | None, ncols: int | None) -> tuple[int, int]
         raise ValueError(f"a grid needs at least one image or axes, got n={n}.")
     if nrows is None and ncols is None:
         nrows = math.isqrt(n)
-    nrows = nrows or math.ceil(n / ncols)
+    nrows = nrows or math.ceil(n / (ncols or n))
     ncols = ncols or math.ceil(n / nrows)
     if nrows * ncols < n:
         raise ValueError(f"{nrows} x {ncols} axes are too few for {n}; leave out nrows or ncols.")

@@ -50,8 +50,10 @@ def show_image_batch(self: Learner, max_n: int = 9, cbs: Any = None, **kwargs: A
     return show_images(own_colours(images, self.dls), **kwargs)
 
 
-@patch
-def show_batch(self: Learner, max_n: int = 9, cbs: Any = None, **kwargs: Any) -> np.ndarray:
+@patch  # the other of this name is of DataLoaders
+def show_batch(  # pyright: ignore[reportRedeclaration]
+    self: Learner, max_n: int = 9, cbs: Any = None, **kwargs: Any
+) -> np.ndarray:
     """Show the pictures of a training batch with their classes, as the model would be given them.
 
     Args:

@@ -7,6 +7,7 @@ given, so that every device gets the same. Pictures (B, C, H, W) may be floats o
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -112,7 +113,7 @@ class RandErase(nn.Module):
         settings: see there.
     """
 
-    def __init__(self, pct: float = 0.2, max_num: int = 4, **settings: object) -> None:
+    def __init__(self, pct: float = 0.2, max_num: int = 4, **settings: Any) -> None:
         super().__init__()
         self.pct, self.max_num, self.settings = pct, max_num, settings
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -122,7 +122,7 @@ def _standardise(model: nn.Module, pair: _Pair, xb: Tensor, tol: float, max_step
 
 
 @torch.no_grad()
-def _correct(layer: nn.Module, mean: float, std: float, centred: bool) -> None:
+def _correct(layer: Any, mean: float, std: float, centred: bool) -> None:
     # The bias is scaled along with the weight: without an activation one step is then exact.
     if centred:
         _assign(layer, "bias", (layer.bias - mean) / std)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -102,10 +103,10 @@ def conv(
     _check_maker("norm", norm)
     if bias is None:
         bias = not _is_batchnorm(norm)
-    layers = [nn.Conv2d(ni, nf, ks, stride=stride, padding=ks // 2, bias=bias)]
-    if norm:
+    layers: list[nn.Module] = [nn.Conv2d(ni, nf, ks, stride=stride, padding=ks // 2, bias=bias)]
+    if callable(norm):
         layers.append(norm(nf))
-    if act:
+    if callable(act):
         layers.append(act())
     return nn.Sequential(*layers)
 
@@ -185,7 +186,8 @@ class ResBlock(nn.Module):
         act = nn.ReLU if act is True else act
         self.act = act() if act else nn.Identity()
         if zero_init:
-            _zero(self.convs[-1][-1])
+            last: Any = self.convs[-1]
+            _zero(last[-1])
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the activated sum of both paths."""
