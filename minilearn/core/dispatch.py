@@ -167,5 +167,4 @@ class Dispatch:
         bind(action, owners[action], self)()
 
 
-# the methods above only ask the owner, they are no answer themselves
 Dispatch._asks_owner = Dispatch
