@@ -25,6 +25,7 @@ from .checkpoint_files import SUFFIX, Background, claim, release, remove, write
 from .monitor import Monitor
 from .of_process import tell_states
 from .resume import Resume, capture
+from .sharded import is_sharded, save_shards
 
 if TYPE_CHECKING:
     from minilearn.core.learner import Learner
@@ -232,14 +233,15 @@ class CheckpointCB(Callback):
 
     def grant(self, learn: Learner, level: str, wishes: list[float]) -> None:
         """Act on a signal that any process heard, and tell what a checkpoint will need of all."""
-        self._signal = int(max(wishes)) or None
+        self._signal, self._due = int(max(wishes)) or None, wishes[0] % 1 > 0
         if self._signal or wishes[0] % 1 or level == "round":
             tell_states(learn)
 
     # ---- files ----
 
     def _save(self, learn: Learner, value: float | None = None) -> None:
-        if rank():
+        sharded = is_sharded(learn.model)  # then each process writes its part
+        if rank() and not sharded:
             return
         self._due, self._clock = False, time.monotonic()
         name = self._name(learn, value)
@@ -248,11 +250,18 @@ class CheckpointCB(Callback):
         self._saved = state["steps"], state["place"]
         doomed = self._doomed()
         self.files = [f for f in self.files if f[0] not in doomed]
+        if sharded:
+            save_shards(learn, state, self._where / name)
+            self._remove([] if rank() else doomed)
+            return
         task = partial(self._write, state, name, doomed)
         self._writer.run(task) if self.background else task()
 
     def _write(self, state: dict[str, Any], name: str, doomed: list[str]) -> None:
         write(state, self._where / name)
+        self._remove(doomed)
+
+    def _remove(self, doomed: list[str]) -> None:
         for old in doomed:
             remove(self._where / old)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import warnings
 import zipfile
 from collections import Counter, deque
@@ -24,6 +25,7 @@ import torch
 from torch import Tensor
 
 SUFFIX = ".ckpt"
+STATE = "state.ckpt"  # in the folder of a sharded checkpoint
 OWNER = ".owner"  # who writes to a folder
 PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 LISTS = {tuple: tuple, set: set, frozenset: set, deque: list, torch.Size: tuple}
@@ -144,6 +146,8 @@ def read(path: Path) -> dict[str, Any]:
     Raises:
         DamagedFile: it is incomplete, no checkpoint, or was changed since it was written.
     """
+    if (path / STATE).is_file():
+        return read(path / STATE) | {"shards": os.fspath(path)}
     try:
         with zipfile.ZipFile(path) as archive:  # torch does not look at the checksums
             broken = archive.testzip()
@@ -160,9 +164,14 @@ def read(path: Path) -> dict[str, Any]:
     return state
 
 
+def is_there(path: Path) -> bool:
+    """Return whether a checkpoint is at `path`: a file, or a folder of shards."""
+    return path.is_file() or (path / STATE).is_file()
+
+
 def newest_first(folder: Path) -> list[Path]:
     """Return the checkpoints in a folder, the last written first."""
-    files = [(f.stat().st_mtime_ns, f.name, f) for f in folder.glob(f"*{SUFFIX}") if f.is_file()]
+    files = [(f.stat().st_mtime_ns, f.name, f) for f in folder.glob(f"*{SUFFIX}") if is_there(f)]
     return [f for *_, f in sorted(files, reverse=True)]
 
 
@@ -186,7 +195,7 @@ def newest_usable(folder: Path) -> tuple[Path, dict[str, Any]] | None:
 def remove(path: Path) -> None:
     """Remove a file that is no longer kept; that it cannot be removed is worth a warning only."""
     try:
-        path.unlink(missing_ok=True)
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     except OSError as e:
         warnings.warn(f"an old checkpoint could not be removed: {e}", stacklevel=2)
 

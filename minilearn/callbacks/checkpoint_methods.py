@@ -16,9 +16,10 @@ from minilearn.core.seed import preserved_random_states
 from minilearn.core.stream import pick_loader
 
 from .checkpoint import CheckpointCB
-from .checkpoint_files import newest_usable, read, write
+from .checkpoint_files import is_there, newest_usable, read, write
 from .of_process import for_process
 from .resume import Resume, capture, load_lasting
+from .sharded import is_sharded, save_shards
 
 
 @patch
@@ -47,7 +48,8 @@ def _resume_cbs(self: Learner, resume: Any, cbs: list[Any]) -> list[Resume]:
 
 
 def _find(path: Path) -> tuple[Path, dict[str, Any]] | None:
-    return newest_usable(path) if path.is_dir() or not path.suffix else (path, read(path))
+    in_folder = (path.is_dir() and not is_there(path)) or not path.suffix
+    return newest_usable(path) if in_folder else (path, read(path))
 
 
 def _find_together(path: Path, processes: Processes) -> tuple[Path, dict[str, Any]] | None:
@@ -68,7 +70,8 @@ def _find_together(path: Path, processes: Processes) -> tuple[Path, dict[str, An
 def save_checkpoint(self: Learner, path: str | Path) -> None:
     """Write a checkpoint by hand: after a fit, or in it in `after_batch` or `after_round`.
 
-    Of several processes the first one writes, without asking the others for anything.
+    Of several processes the first one writes, without asking the others for anything; sharded
+    weights are written by all, to a folder.
 
     Args:
         self: the Learner.
@@ -79,7 +82,9 @@ def save_checkpoint(self: Learner, path: str | Path) -> None:
         OSError: the file cannot be written; what was there before is still there.
     """
     state = capture(self)
-    if rank() == 0:
+    if is_sharded(self.model):
+        save_shards(self, state, Path(path))
+    elif rank() == 0:
         write(state, Path(path))
 
 

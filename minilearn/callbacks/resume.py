@@ -25,6 +25,7 @@ from .checkpoint_files import plain
 from .limits import Shortened
 from .of_process import named_cbs, of_processes, packed, unpacked
 from .optimizer_state import load_optimizer, optimizer_state
+from .sharded import is_sharded, load_shards
 
 if TYPE_CHECKING:
     from minilearn.core.learner import Learner
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 def capture(learn: Learner) -> dict[str, Any]:
     """Return all that a fit needs to go on from here, in plain types and host memory."""
     plan, place = learn.plan, find_place(learn)
+    sharded = is_sharded(learn.model)
     failed = place == "pass" and "epoch" not in learn.levels
     redo = failed and learn.steps_done == plan.met  # the batch in hand made no update
     stream = None if learn.stream is None else learn.stream.state_dict()
@@ -49,8 +51,8 @@ def capture(learn: Learner) -> dict[str, Any]:
         "met": plan.met if plan else 0,
         "plan": {k: getattr(plan, k) for k in ("n_epochs", "n_steps", "every", "unit") if plan},
         "n_batches": learn.n_batches,
-        "model": _model_state(learn),
-        "optimizer": optimizer_state(learn.opt, learn.model),
+        "model": None if sharded else _model_state(learn),
+        "optimizer": None if sharded else optimizer_state(learn.opt, learn.model),
         "history": list(learn.history),
         "row": learn.row,
         "callbacks": {
@@ -180,7 +182,10 @@ def load_lasting(learn: Learner, state: dict[str, Any]) -> None:
     """Put back what outlives a fit: weights, optimizer, history, counters, callbacks' states."""
     if state["model"] is not None:
         load_state(learn.model, state["model"], source="the checkpoint")
-    load_optimizer(learn.opt, learn.model, state["optimizer"])
+    if "shards" in state:
+        load_shards(learn, state["shards"])
+    else:
+        load_optimizer(learn.opt, learn.model, state["optimizer"])
     learn.epoch, learn.steps_done = state["epoch"], state["steps"]
     learn.history = History(dict(row) for row in state["history"])
     load_callbacks(learn, state, warn=True)

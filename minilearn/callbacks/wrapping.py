@@ -14,6 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from minilearn.core.processes import Processes
 
+from .sharded import is_sharded
+
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
@@ -56,10 +58,15 @@ class Wrapped:
         frozen = not any(self._trainable)
         if sync_bn and self.training:
             self._synchronise_norms(learn._frozen)
-        evaluates = frozen or not self.training
+        # sharded weights exchange their gradients by themselves
+        evaluates = frozen or not self.training or is_sharded(self.own)
+        shards = accelerator.distributed_type.value == "FSDP" and not evaluates
         with warnings.catch_warnings():  # torch wants another word for it in later versions
             warnings.filterwarnings("ignore", ".*broadcast_buffers", FutureWarning)
-            self.model = accelerator.prepare_model(self.own, evaluation_mode=evaluates)
+            if shards:  # FSDP 2 gives the optimizer the parts in the place of the weights
+                self.model, _ = accelerator.prepare(self.own, learn.opt)
+            else:
+                self.model = accelerator.prepare_model(self.own, evaluation_mode=evaluates)
         self.exchanges = isinstance(self.model, DistributedDataParallel)
         if self.exchanges:
             self.model.training = self.own.training
@@ -144,6 +151,8 @@ def equal_buffers(model: nn.Module) -> None:
 
 def weights_differ(model: nn.Module, processes: Processes) -> bool:
     """Compare weights over all processes; warn in the first one where they differ."""
+    if is_sharded(model):
+        return False
     sums = [float(p.detach().double().sum()) for p in model.parameters()]
     differ = any(other != sums for other in processes.gather(sums))
     if differ and processes.rank == 0:
