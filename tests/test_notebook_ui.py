@@ -105,14 +105,8 @@ class Lab:
         self.cells = page.locator(".jp-Notebook .jp-CodeCell")
 
     def run(self, name):
-        """Run a cell; JupyterLab may lose a key while it is still loading."""
-        wait_for(lambda: self._begins(name))
-
-    def _begins(self, name):
         self.cells.nth([*CELLS].index(name)).locator(".cm-content").click()
         self.page.keyboard.press("Shift+Enter")
-        self.page.wait_for_timeout(2000)
-        return self.see(name)["number"] != "[ ]:"
 
     def see(self, name):
         return self.cells.nth([*CELLS].index(name)).evaluate(LOOK)
@@ -146,7 +140,8 @@ def seen(address):
         page.set_default_timeout(300_000)
         page.goto(address)
         lab = Lab(page)
-        page.wait_for_selector('.jp-Notebook-ExecutionIndicator[data-status="idle"]')
+        # before the kernel is connected, JupyterLab loses the key that runs a cell
+        page.locator("#jp-main-statusbar", has_text="| Idle").wait_for()
         lab.run("setup")
         wait_for(lambda: lab.has_ended("setup"))
         lab.run("fit")
