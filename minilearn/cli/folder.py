@@ -110,8 +110,6 @@ def _mlflow_store(folder: Path) -> str | None:
 
 def write_results(learn: Learner, folder: Path, title: str) -> None:
     """Write `history.csv`, `losses.png`, and the model as `minilearn predict` takes it."""
-    if not is_first():
-        return
     write_model(learn, folder)
     learn.history.to_csv(folder / "history.csv")
     plot_losses(

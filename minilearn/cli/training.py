@@ -24,6 +24,7 @@ from .folder import (
     Sink,
     begin,
     folder_problems,
+    is_first,
     run_folder,
     sinks,
     write_results,
@@ -201,8 +202,9 @@ def train_with(values: dict[str, Any]) -> Learner:
         resume = Path(run.resume) if is_file else folder / CHECKPOINTS
     cbs = sinks(folder, run.log, run.log_every, run.keep, nested(kept))
     Stage(fit, supplied=3).call(learn, cbs, resume, values=values)
-    write_results(learn, folder, str(values.get("model", "")))
-    print(f"{'stopped early; ' if learn.interrupted else ''}results are in {folder}")
+    if is_first():
+        write_results(learn, folder, str(values.get("model", "")))
+        print(f"{'stopped early; ' if learn.interrupted else ''}results are in {folder}")
     return learn
 
 
