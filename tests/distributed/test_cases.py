@@ -58,27 +58,65 @@ def test_padding_would_be_seen(both):
     ("name", "ended"), [("round", (1, 0, 12, 2)), ("batch", (1, 2, 9, 2)), ("before", (1, 2, 9, 2))]
 )
 def test_a_stop_of_one_process_is_a_stop_of_all(both, name, ended):
-    (first, ours), (second, theirs) = (one[f"C131 {name}"] for one in both)
+    check_stop([one[f"C131 {name}"] for one in both], ended)
+
+
+def check_stop(found, ended):
+    """All processes ended in one place, with the same weights."""
+    (first, ours), (second, theirs) = found
     assert first == second == ended
     assert same(ours, theirs)
 
 
+@pytest.mark.case("C131")
+def test_a_process_that_goes_on_would_be_seen(both):
+    stopped, other = both[0]["C131 round"], both[1]["C131 batch"]
+    with pytest.raises(AssertionError):
+        check_stop([stopped, other], (1, 0, 12, 2))
+
+
 @pytest.mark.case("C132")
 def test_saving_asks_nobody(run, both, folder):
-    for name in ("all", "first"):
-        for suffix in (".ckpt", ".safetensors"):
-            assert (folder / f"{name}{suffix}").exists()
-    assert not list(Path(folder).glob("*.part"))
+    check_saved(folder)
     ours, theirs = (torch.load(folder / f"{n}.ckpt", weights_only=True) for n in ("all", "first"))
     assert same(ours["model"].values(), theirs["model"].values())
     assert not any("module" in name for name in ours["model"])
 
 
+def check_saved(folder):
+    """Both kinds of file are there, whole, whoever called."""
+    for name in ("all", "first"):
+        for suffix in (".ckpt", ".safetensors"):
+            assert (folder / f"{name}{suffix}").exists()
+    assert not list(Path(folder).glob(".*.part"))
+
+
+@pytest.mark.case("C132")
+def test_a_half_written_file_would_be_seen(run, folder):
+    part = folder / ".all.ckpt.1.part"
+    part.touch()
+    with pytest.raises(AssertionError):
+        check_saved(folder)
+    part.unlink()
+
+
+def check_schedule(found):
+    """Ten updates with ten rates, as in one process."""
+    assert found["updates"] == found["steps"] == 10
+    assert found["lrs"] == pytest.approx([0.1 * 0.9**k for k in range(10)])
+
+
 @pytest.mark.case("C133")
 def test_a_schedule_steps_once_an_update(both):
-    for found in (one["C133"] for one in both):
-        assert found["updates"] == found["steps"] == 10
-        assert found["lrs"] == pytest.approx([0.1 * 0.9**k for k in range(10)])
+    for one in both:
+        check_schedule(one["C133"])
+
+
+@pytest.mark.case("C133")
+def test_a_schedule_that_steps_once_a_process_would_be_seen(both):
+    twice = {"steps": 20, "lrs": [0.1 * 0.9 ** (2 * k) for k in range(10)]}
+    with pytest.raises(AssertionError):
+        check_schedule(both[0]["C133"] | twice)
 
 
 def check_orders(passes):
