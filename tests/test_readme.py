@@ -35,7 +35,7 @@ def test_code_in_readme_runs(number, tmp_path):
 
 
 def test_what_the_table_names_is_there():
-    table = README.split("## What is there")[1].split("## What it costs")[0]
+    table = README.split("## What is there")[1].split("\n## ")[0]
     names = {word for code in re.findall(r"`([^`]+)`", table) for word in NAME.findall(code)}
     homes = (minilearn.all, minilearn.Learner, minilearn.DataLoaders, minilearn.History, builtins)
     missing = [n for n in names if not any(hasattr(home, n) for home in homes)]
