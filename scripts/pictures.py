@@ -55,7 +55,7 @@ def main(folder: Path = FOLDER, epochs: int = 3) -> None:
     keep(folder, "color_dim")
     learn.history.plot()
     keep(folder, "history")
-    learn.show_results(max_n=8, nrows=2, imsize=1.6)
+    learn.show_results(max_n=8, nrows=2, imsize=2.2)
     keep(folder, "show_results")
 
 

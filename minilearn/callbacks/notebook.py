@@ -157,5 +157,6 @@ def _html_bars(bar: Bar) -> list[str]:
     parts = bar.parts()
     del parts["fit"]
     label = html.escape(" · ".join([bar.phase, *map(str.strip, parts.values())]))
+    label = f'<span style="white-space: nowrap">{label}</span>'
     bars = [html_progress_bar(done, total, f"{unit} {done}/{total}")] if total else []
     return [*bars, html_progress_bar(bar.done, bar.total if bar.share is not None else None, label)]
