@@ -3,8 +3,9 @@
     python benchmarks/instruments.py [rounds [names…]]
 
 MNIST-sized random pictures in memory, one thread; 100 updates of 64, for hooks 8 of 1024, the
-course's batches. `LogCB(every=50)` is held to 2%, `ActivationStats` on every convolution to 8%. What a library takes to start and end (a database,
-a server's process) is in the figures of MLflow and W&B.
+course's batches. `LogCB(every=50)` is held to 2%, `ActivationStats` on every convolution to 8%.
+What a library takes to start and end (a database, a server's process) is in the figures of MLflow
+and W&B.
 """
 
 import io
