@@ -6,10 +6,13 @@ Stands on the standard library.
 from __future__ import annotations
 
 import os
+import posixpath
 import tarfile
 import zipfile
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip")
 MEMORY_LIMIT = 4 * 2**30  # bytes of a compressed .tar, which has to be read from its beginning
@@ -18,6 +21,8 @@ TOO_LARGE = (
     "{path} is compressed, so it would be kept in memory, and holds more than 4 GiB. Decompress it "
     "to a plain .tar, which is read in place; pictures are compressed by themselves"
 )
+
+DAMAGED = "{path} is no archive, or a damaged one: {why}"
 
 
 def is_archive(path: Path) -> bool:
@@ -35,12 +40,13 @@ def open_archive(path: Path) -> Archive:
         kinds: list[type[Archive]] = [ZipArchive]
     else:  # what it really is decides, not whether the name ends in .gz
         kinds = [TarArchive, CompressedTarArchive]
+    error: Exception | None = None
     for kind in kinds:
         try:
             return kind(path)
         except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as e:
             error = e
-    raise ValueError(f"{path} is no archive, or a damaged one: {error}") from error
+    raise ValueError(DAMAGED.format(path=path, why=error)) from error
 
 
 class Archive:
@@ -67,6 +73,9 @@ class TarArchive(Archive):
         super().__init__(path)
         with tarfile.open(path, "r:") as tar:
             self.places = {m.name: (m.offset_data, m.size) for m in tar if m.isfile()}
+            self.places |= _linked(self.places, tar)
+        if path.stat().st_size % tarfile.BLOCKSIZE:  # tarfile passes over half a header
+            raise ValueError(DAMAGED.format(path=path, why="it ends in the middle of a block"))
         self.names = list(self.places)
 
     def read(self, name: str) -> bytes:
@@ -84,17 +93,31 @@ class CompressedTarArchive(Archive):
         super().__init__(path)
         self.files: dict[str, bytes] = {}
         left = MEMORY_LIMIT
-        with tarfile.open(path, "r|*") as tar:
+        with tarfile.open(path, "r:*") as tar:
             for member in filter(tarfile.TarInfo.isfile, tar):
                 left -= member.size
                 if left < 0:
                     raise ValueError(TOO_LARGE.format(path=path))
-                self.files[member.name] = tar.extractfile(member).read()
+                self.files[member.name] = tar.extractfile(member).read()  # type: ignore[union-attr]
+            self.files |= _linked(self.files, tar)
+            while tar.fileobj.read(2**20):  # type: ignore[union-attr]  # up to the checksum
+                pass
         self.names = list(self.files)
 
     def read(self, name: str) -> bytes:
         """Return the content of a file."""
         return self.files[name]
+
+
+def _linked(files: dict[str, T], tar: tarfile.TarFile) -> dict[str, T]:
+    """Return, by its own name, the file that each link leads to; one that leads nowhere is none."""
+    links = {
+        m.name: m.linkname if m.islnk() else posixpath.join(posixpath.dirname(m.name), m.linkname)
+        for m in tar.getmembers()
+        if m.islnk() or m.issym()
+    }
+    paths = {name: posixpath.normpath(target) for name, target in links.items()}
+    return {name: files[path] for name, path in paths.items() if path in files}
 
 
 class ZipArchive(Archive):

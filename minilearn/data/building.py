@@ -115,10 +115,17 @@ def _worker_defaults(kwargs: dict) -> dict:
     return defaults | {"pin_memory": torch.cuda.is_available()} | kwargs
 
 
+def check_batch_size(batch_size: int) -> None:
+    """Raise ValueError where this is no number of items."""
+    if batch_size != int(batch_size) or batch_size < 1:
+        raise ValueError(f"a batch has a whole number of items, 1 or more, got {batch_size}")
+
+
 def check_not_empty(
     ds: Any, split: str, batch_size: int, drop_last: bool = False, **others: Any
 ) -> None:
     """Raise ValueError where a data set gives no batch; one without a length is let through."""
+    check_batch_size(batch_size)
     n = len_or_none(ds)
     if n is not None and n < (batch_size if drop_last else 1):
         raise ValueError(

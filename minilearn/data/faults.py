@@ -133,6 +133,8 @@ def reason_of(error: Exception) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, FileNotFoundError):
         return "no such file"
+    if isinstance(error, LookupError):  # says a key or an index alone
+        return f"{type(error).__name__}: {text}"
     return "this is no picture" if "cannot identify image file" in text else text
 
 

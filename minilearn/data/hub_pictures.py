@@ -72,7 +72,7 @@ def _items(ds: Any, split: str, columns: Columns) -> Items:
     if is_picture(ds.features[key]):  # the paths alone, not the bytes beside them
         paths = paths.flatten().select_columns([f"{key}.path"])
     found = paths[:][paths.column_names[0]]
-    names = [path or f"{split or 'row'}[{row}]" for row, path in enumerate(found)]
+    names = [_path_in(value) or f"{split or 'row'}[{row}]" for row, value in enumerate(found)]
     values = ds.select_columns([label])[:][label] if label else [None] * len(ds)
     classes = class_names_of(ds.features.get(label))
     labels = [columns.several(named(value, classes)) for value in values]
@@ -112,6 +112,11 @@ def _undecoded(ds: Any, key: str) -> Any:
     from datasets import Image
 
     return ds.cast_column(key, Image(decode=False))
+
+
+def _path_in(value: Any) -> str | None:
+    path = value.get("path") if isinstance(value, Mapping) else value
+    return path if isinstance(path, str) else None
 
 
 class Rows:

@@ -13,6 +13,10 @@ from typing import Any
 
 from .archives import not_empty
 
+SUFFIXES = (
+    *(".jpg", ".jpeg", ".jfif", ".png", ".gif", ".bmp", ".tif", ".tiff", ".webp"),
+    *(".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".tga", ".avif"),
+)
 PATHS = ("path", "file_name", "filename", "file", "filepath", "file_path", "image_path", "image")
 PATHS += ("img", "picture", "jpg", "png", "image_id")
 LABELS = ("label", "labels", "class", "classes", "target", "category", "tags", "fine_label", "cls")

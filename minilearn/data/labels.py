@@ -115,10 +115,14 @@ def _wanted(wanted: Any) -> tuple[list[str], dict[str, int]]:
         wanted = _read(Path(wanted))
     if not isinstance(wanted, Mapping):
         wanted = {str(name): str(name) for name in wanted}
+    if not wanted:
+        raise ValueError("classes= is empty; leave it out to use all labels in the data")
     if all(isinstance(number, int) for number in wanted.values()):
-        names = {number: str(label) for label, number in reversed(wanted.items())}
-        names = [names.get(i, str(i)) for i in range(max(names) + 1)]
-        return names, {str(label): number for label, number in wanted.items()}
+        if min(wanted.values()) < 0:
+            raise ValueError(f"classes= has numbers of 0 and more, got {wanted}")
+        first = {number: str(label) for label, number in reversed(list(wanted.items()))}
+        names = [first.get(i, str(i)) for i in range(max(first) + 1)]
+        return names, {str(label): int(number) for label, number in wanted.items()}
     names = list(dict.fromkeys(str(name) for name in wanted.values()))
     return names, {str(label): names.index(str(name)) for label, name in wanted.items()}
 

@@ -42,8 +42,10 @@ def sizes_of(items: Items) -> Counter[tuple[int, int]]:
     for ref in items.refs:
         try:
             with Image.open(io.BytesIO(items.fetch(ref))) as image:
-                turned = image.getexif().get(ORIENTATION) in TURNED
-                sizes[image.size if turned else image.size[::-1]] += 1  # PIL: (W, H)
+                width, height = image.size
+                if image.format != "TIFF" and image.getexif().get(ORIENTATION) in TURNED:
+                    width, height = height, width  # of a TIFF, PIL tells the size when turned
+                sizes[height, width] += 1
         except Exception:  # named when it is read
             continue
     return sizes

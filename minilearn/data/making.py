@@ -6,6 +6,7 @@ Stands on labels, looking, pictures and picture_streams.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -14,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .building import check_not_empty
+from .building import check_batch_size, check_not_empty
 from .columns import channel_stats
 from .faults import FaultLog, Rule, report
 from .hub_pictures import Streamed, stored
-from .items import Items
-from .labels import Classes, as_number, check_labelled, numbered
+from .items import Items, shortened
+from .labels import UNLABELLED, Classes, as_number, check_labelled, numbered
 from .loaders import DataLoaders
 from .looking import MANY, choose_size, sample, sample_stats
 from .picture_streams import StreamLoader
@@ -73,8 +74,10 @@ class Making:
         """
         distinct = {role: items for role, items in parts.items() if not _twin(role, parts)}
         distinct, targets, names = numbered(distinct, classes)
-        for role in distinct.keys() & {"train", "valid"}:
-            check_labelled(distinct[role], role)
+        for role in distinct:
+            if role != "test":
+                check_labelled(distinct[role], role)
+        _warn_of_unseen(targets, names)
         self._see(next(iter(distinct.values())), names)
         data = {role: self._pictures(role, x, targets[role]) for role, x in distinct.items()}
         logs = [pictures.log for pictures in data.values()]
@@ -163,6 +166,7 @@ class Making:
     def of_streams(self, parts: Mapping[str, Streamed], wanted: Any, measures: bool) -> DataLoaders:
         """Make loaders of streams by role; the first 1,000 pictures stand for all others."""
         first = next(iter(parts.values()))
+        check_batch_size(self.batch_size["train"])
         values, labels = zip(*islice(first, MANY), strict=True)
         seen = Items([f"row {i}" for i in range(len(values))], list(values), list(labels), stored)
         target, names = self._target(seen, first.classes, wanted)
@@ -198,6 +202,20 @@ class Making:
                 f"{seen.labels[0]!r}; give all of them in classes=[...]"
             )
         return as_number, None
+
+
+def _warn_of_unseen(targets: Mapping[str, Tensor], names: list[str] | None) -> None:
+    """Name the classes of other pictures that no training picture has."""
+    if names is None or "train" not in targets or targets["train"].dim() > 1:
+        return
+    seen = {UNLABELLED, *targets["train"].unique().tolist()}
+    for role, found in targets.items():
+        unseen = [names[i] for i in found.unique().tolist() if i not in seen]
+        if unseen:
+            warnings.warn(
+                f"no picture to train on has these classes of {role!r}: {shortened(unseen)}",
+                stacklevel=2,
+            )
 
 
 def _twin(role: str, parts: Mapping[str, Items]) -> str | None:

@@ -19,7 +19,7 @@ from .columns import MissingKeyError
 from .faults import Rule
 from .hub import VALID_SPLITS, choose_splits
 from .hub_pictures import Streamed
-from .items import Columns
+from .items import Columns, shortened
 from .labels import held_out
 from .loaders import DataLoaders
 from .making import Making
@@ -30,6 +30,8 @@ NO_PART_OF_STREAM = (
     "a stream cannot be divided, so nothing is held out for validation; name a split in "
     'splits={"valid": ...}, or pass valid=0'
 )
+
+ROLES = ("train", "valid", "test")
 
 log = logging.getLogger(__name__)
 
@@ -127,6 +129,9 @@ def image_dls(
     )
     found = find_pictures(source, Columns(paths, labels, sep), streaming)
     roles = roles_of(found, splits)
+    unused = [name for name in found if name not in roles.values()]
+    if unused and splits is None:
+        warnings.warn(f"splits that are not used: {unused}; splits= names others", stacklevel=2)
     if any(isinstance(found[split], Streamed) for split in roles.values()):
         streams = {role: found[split] for role, split in roles.items()}
         if roles.keys() == {"train"} and valid and not splits:
@@ -155,7 +160,7 @@ def _pipeline(
     if channels not in (1, 3):
         raise ValueError(f"channels is 3 for colours or 1 for grey, got {channels}")
     size = (size, size) if isinstance(size, int) else size
-    if size is not None and (len(size) != 2 or min(size) < 1):
+    if size is not None and not _is_size(size):
         raise ValueError(f"size is one number of pixels, or height and width, got {size}")
     for name, other, values in (("mean", "std", mean), ("std", "mean", std)):
         if values is None and (mean is not None or std is not None):
@@ -163,6 +168,11 @@ def _pipeline(
         if values is not None and len(values) != channels:
             raise ValueError(f"{name} has a value for each of {channels} channels, got {values}")
     return Pipeline(size, resize, channels, mean, std)
+
+
+def _is_size(size: Any) -> bool:
+    numbers = isinstance(size, (tuple, list)) and all(isinstance(n, int) for n in size)
+    return numbers and len(size) == 2 and min(size) >= 1
 
 
 def roles_of(found: Mapping[str, Any], wanted: Mapping[str, str | None] | None) -> dict[str, str]:
@@ -178,6 +188,8 @@ def roles_of(found: Mapping[str, Any], wanted: Mapping[str, str | None] | None) 
         ValueError: a split does not exist, or none has a known name.
     """
     wanted = dict(wanted or {})
+    if unknown := wanted.keys() - ROLES:
+        raise ValueError(f"splits= has the keys {', '.join(ROLES)}, got {shortened(list(unknown))}")
     if "valid" not in wanted:
         labelled = (name for name in VALID_SPLITS if name in found and found[name].labelled)
         wanted["valid"] = next(labelled, None)

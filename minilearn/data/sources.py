@@ -16,11 +16,9 @@ from typing import Any
 from .archives import Members, is_archive, open_archive
 from .hub import VALID_SPLITS
 from .hub_pictures import from_hub, is_saved, load_hub
-from .items import Columns, Items, read_file, shortened
+from .items import SUFFIXES, Columns, Items, read_file, shortened
 from .tables import TABLES, from_table
 
-SUFFIXES = ".jpg .jpeg .jfif .png .gif .bmp .tif .tiff .webp .ppm .pgm .pbm .pnm .jp2 .tga .avif"
-SUFFIXES = tuple(SUFFIXES.split())
 SPLITS = ("train", *VALID_SPLITS)
 LIKE_TRAIN = {"training": "train"}
 
@@ -39,10 +37,12 @@ def find_pictures(source: Any, columns: Columns, streaming: bool = False) -> dic
         FileNotFoundError: there is no such file or folder.
         ValueError: it holds no pictures; says what was looked for, and what was found.
     """
+    if isinstance(source, str) and source.startswith("hf:"):
+        return from_hub(load_hub(source[3:], streaming), columns)
+    if streaming:
+        raise ValueError(f'streaming= is for "hf:NAME", and the source is {source!r:.80}')
     if not isinstance(source, (str, os.PathLike)):
         return from_hub(source, columns)
-    if str(source).startswith("hf:"):
-        return from_hub(load_hub(str(source)[3:], streaming), columns)
     path = Path(source).expanduser()
     if not path.exists():
         raise FileNotFoundError(
@@ -53,21 +53,25 @@ def find_pictures(source: Any, columns: Columns, streaming: bool = False) -> dic
 
 
 def _found_in(path: Path, columns: Columns) -> dict[str, Any]:
-    if path.is_file():
-        if is_archive(path):
-            return from_archives([path], path)
-        if path.suffix.lower() in TABLES:
-            return from_table(path, columns)
-        raise ValueError(
-            f"{path} is no source of pictures; that is a folder, an archive (.tar, .tar.gz, .zip) "
-            f"or a table ({', '.join(TABLES)})"
-        )
+    if path.suffix.lower() in TABLES and path.is_file():
+        return from_table(path, columns)
     if is_saved(path):
         return from_hub(load_hub(path), columns)
     for suffix in TABLES:  # as the library `datasets` has them in its imagefolder
         if (path / f"metadata{suffix}").is_file():
             return from_table(path / f"metadata{suffix}", columns)
-    return from_folder(path)
+    if columns != Columns():
+        raise ValueError(
+            f"paths=, labels= and sep= are for tables and data sets; {path} is neither"
+        )
+    if path.is_dir():
+        return from_folder(path)
+    if is_archive(path):
+        return from_archives([path], path)
+    raise ValueError(
+        f"{path} is no source of pictures; that is a folder, an archive (.tar, .tar.gz, .zip) "
+        f"or a table ({', '.join(TABLES)})"
+    )
 
 
 # ---- folders and archives ----
@@ -104,7 +108,7 @@ def from_archives(paths: Sequence[Path], source: Path) -> dict[str, Items]:
     for number, archive in enumerate(members.archives):
         split = _split_of(archive.path.name.replace("_", "-").replace(".", "-").split("-")[0])
         for name in sorted(archive.names):
-            path = PurePosixPath(name)
+            path = PurePosixPath(name.replace("\\", "/"))  # some programs on Windows write such
             label = labels.get((number, path.with_suffix("")))
             above = (split,) if split and len(paths) > 1 else ()
             inside = PurePosixPath(*above, *(part for part in path.parts if part != "/"))
@@ -112,15 +116,15 @@ def from_archives(paths: Sequence[Path], source: Path) -> dict[str, Items]:
     return by_layout(_pictures(entries, source), members, n_above=1)
 
 
-def _files_below(folder: Path) -> Iterable[Path]:
-    seen = set()
-    for here, folders, files in os.walk(folder, followlinks=True):
-        real = os.path.realpath(here)
-        if real in seen:  # a link that leads back up
-            folders.clear()
-            continue
-        seen.add(real)
-        yield from (Path(here, name) for name in files)
+def _files_below(folder: Path, above: frozenset[Path] = frozenset()) -> Iterable[Path]:
+    real = folder.resolve()
+    if real in above:  # a link that leads back up
+        return
+    for path in folder.iterdir():
+        if path.is_dir():
+            yield from _files_below(path, above | {real})
+        else:
+            yield path
 
 
 def _is_picture(path: PurePosixPath) -> bool:
@@ -154,11 +158,7 @@ def by_layout(entries: list[Entry], fetch: Any, n_above: int) -> dict[str, Items
         n_above: how many folders must be left when a folder around all others is taken off.
     """
     paths = _without_wrapper([entry.path.parts for entry in entries], n_above)
-    firsts = {parts[0] for parts in paths if len(parts) > 1}
-    splits = {name for name in firsts if _split_of(name)}
-    has_splits = splits and (
-        splits == firsts or len(splits) > 1 and "train" in map(_split_of, splits)
-    )
+    has_splits = _are_splits({parts[0] for parts in paths if len(parts) > 1})
     table: dict[str, list[tuple[Entry, str | None]]] = {}
     outside = []
     for entry, parts in zip(entries, paths, strict=True):
