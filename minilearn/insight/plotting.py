@@ -143,7 +143,7 @@ def show_images(
         ims: images as in `show_image`, for example a batch of shape (B, C, H, W).
         nrows: as in `get_grid`.
         ncols: as in `get_grid`.
-        titles: one for each image; fewer leave the last ones without.
+        titles: one for each image; fewer leave the last ones without. Long ones are shrunk.
         cmap: colours of images with one channel; None for matplotlib's setting.
         **kwargs: go to `get_grid`, such as `imsize` or `title`.
 
@@ -161,6 +161,7 @@ def show_images(
     titles += [None] * (len(ims) - len(titles))
     for im, title, ax in zip(ims, titles, axs.flat, strict=False):
         show_image(im, ax, title=title, cmap=cmap)
+    _fit_titles(axs)
     return axs
 
 
@@ -190,6 +191,15 @@ def plot_func(
     ax.axhline(y=0, color="k", linewidth=0.7)
     ax.axvline(x=0, color="k", linewidth=0.7)
     return ax
+
+
+def _fit_titles(axs: np.ndarray) -> None:
+    """Shrink all titles alike where the widest has no room beside its neighbours."""
+    first = axs.flat[0]
+    room = first.figure.bbox.width / first.get_gridspec().ncols  # in pixels, as the next
+    share = 0.95 * room / max(1, *(ax.title.get_window_extent().width for ax in axs.flat))
+    for ax in axs.flat:
+        ax.title.set_fontsize(min(1, share) * ax.title.get_fontsize())
 
 
 def _grid_shape(n: int, nrows: int | None, ncols: int | None) -> tuple[int, int]:

@@ -149,6 +149,17 @@ def test_show_images_takes_generators_and_titles_of_any_kind():
     assert [ax.get_title() for ax in axs.flat] == ["Bag", "Boot"]
 
 
+@pytest.mark.parametrize("imsize", [0.8, 1.5, 3])
+def test_titles_of_neighbours_do_not_overlap(imsize):
+    axs = show_images(
+        [GRAY] * 4, ncols=2, titles=["Ankle boot / T-shirt\n13.07"] * 4, imsize=imsize
+    )
+    axs.flat[0].figure.canvas.draw()
+    left, right = (ax.title.get_window_extent() for ax in axs[0])
+    assert left.x0 >= 0 and left.x1 <= right.x0
+    assert (axs[0, 0].title.get_fontsize() == plt.rcParams["font.size"] * 1.2) == (imsize == 3)
+
+
 def test_show_images_refuses_more_titles_than_images():
     with pytest.raises(ValueError, match="3 titles for 2 images"):
         show_images([GRAY] * 2, titles="abc")
