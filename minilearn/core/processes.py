@@ -6,6 +6,7 @@ waits for no device. Whoever waits looks out for an error of another process, so
 
 from __future__ import annotations
 
+import atexit
 import os
 import pickle
 import time
@@ -229,8 +230,19 @@ class Processes:
 
 @cache
 def _cpu_group(world: Any) -> Any:
-    """Return the group for what goes over the CPU, made once."""
+    """Return the group for what goes over the CPU, made once.
+
+    Groups that are still there when Python collects its last garbage can wait for their own threads
+    for ever, so they are let go before.
+    """
+    atexit.register(_let_go)
     return dist.new_group(backend="gloo")
+
+
+def _let_go() -> None:
+    _cpu_group.cache_clear()
+    if dist.is_initialized() and dist.get_backend() == "gloo":
+        dist.destroy_process_group()
 
 
 class OtherProcessError(RuntimeError):
