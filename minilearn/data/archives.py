@@ -10,7 +10,7 @@ import posixpath
 import tarfile
 import zipfile
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -98,9 +98,9 @@ class CompressedTarArchive(Archive):
                 left -= member.size
                 if left < 0:
                     raise ValueError(TOO_LARGE.format(path=path))
-                self.files[member.name] = tar.extractfile(member).read()  # type: ignore[union-attr]
+                self.files[member.name] = cast(IO[bytes], tar.extractfile(member)).read()
             self.files |= _linked(self.files, tar)
-            while tar.fileobj.read(2**20):  # type: ignore[union-attr]  # up to the checksum
+            while cast(IO[bytes], tar.fileobj).read(2**20):  # up to the checksum
                 pass
         self.names = list(self.files)
 

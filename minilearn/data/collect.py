@@ -110,7 +110,9 @@ class NpyWriter:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.partial = self.path.with_name(self.path.name + ".part")
-        self.rows, self._form, self._file = 0, None, None
+        self.rows = 0
+        self._form: Any = None  # type and shape behind N, known with the first batch
+        self._file: Any = None
 
     def write(self, x: Any) -> None:
         """Append a tensor of shape (B, ...).

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from minilearn.core.batch import to_device
+
 from .images import as_mode, own_channels, to_tensor
 from .png import decode_pngs
 
@@ -43,8 +45,9 @@ class Scale:
     """
 
     def __init__(self, mean: Tensor | None = None, std: Tensor | None = None) -> None:
-        self.mean = None if mean is None else mean[:, None, None]  # (C, 1, 1)
-        self.std = None if std is None else torch.where(std > 0, std, 1.0)[:, None, None]
+        self.stats: tuple[Tensor, Tensor] | None = None  # two of (C, 1, 1)
+        if mean is not None and std is not None:
+            self.stats = mean[:, None, None], torch.where(std > 0, std, 1.0)[:, None, None]
 
     def __call__(self, pictures: Tensor) -> Tensor:
         """Return floats for pictures of shape (B, C, H, W), uint8 or floats of 0..1."""
@@ -52,11 +55,10 @@ class Scale:
             scaled = pictures.clone()
         else:
             scaled = pictures.float().div_(255)
-        if self.mean is None:
+        if self.stats is None:
             return scaled
-        if self.mean.device != scaled.device:
-            self.mean, self.std = self.mean.to(scaled.device), self.std.to(scaled.device)
-        return scaled.sub_(self.mean).div_(self.std)
+        mean, std = self.stats = to_device(self.stats, scaled.device)
+        return scaled.sub_(mean).div_(std)
 
 
 def channel_stats(pictures: Tensor) -> tuple[Tensor, Tensor]:

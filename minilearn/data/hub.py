@@ -22,7 +22,6 @@ from torch.utils.data import DataLoader, default_collate
 from .building import make_loader
 from .columns import (
     MEMORY_LIMIT,
-    Column,
     MissingKeyError,
     Scale,
     channel_stats,
@@ -43,6 +42,8 @@ class inplace:
     Args:
         f: changes a dict of columns in place; its return value is ignored.
     """
+
+    __qualname__: str  # that of `f`
 
     def __init__(self, f: Callable[[dict], Any]) -> None:
         self.f = f
@@ -216,7 +217,7 @@ def hub_loaders(
 
 
 def _fit_scales(
-    columns: Mapping[str, Mapping[str, Column]], pictures: Sequence[str], normalize: bool | tuple
+    columns: Mapping[str, Mapping[str, Any]], pictures: Sequence[str], normalize: bool | tuple
 ) -> tuple[dict[str, Scale], Any, Any]:
     """Return the scale of each picture column, and mean and deviation (dicts for several)."""
     stats = {}
@@ -244,15 +245,16 @@ def share_pipeline(loaders: Mapping[str, Any], ds: Any, mean: Any, std: Any) -> 
     if not isinstance(train, ArrayLoader) or has_own_format(ds):
         return None
     pipeline = pipeline_of(train.columns, ds.features, mean, std)
-    for dl in loaders.values() if pipeline else ():
-        dl.transforms = dict.fromkeys(dl.transforms, pipeline.scale)
+    if pipeline is not None:
+        for dl in loaders.values():
+            dl.transforms = dict.fromkeys(dl.transforms, pipeline.scale)
     return pipeline
 
 
 def _run_transform(ds: Any, collate: collate_dict, seed: int | None, **kwargs: Any) -> dict:
     """Return what a data set's own transform makes of all its rows, by column."""
     batches = list(SeededLoader(ds, 1024, seed=seed, collate_fn=collate.as_dict, **kwargs))
-    columns = {key: [batch[key] for batch in batches] for key in batches[0]}
+    columns: dict[str, Any] = {key: [batch[key] for batch in batches] for key in batches[0]}
     for key, parts in columns.items():
         if not isinstance(parts[0], Tensor | list):
             raise TypeError(f"cache=True cannot join column {key!r}, a {type(parts[0]).__name__}")

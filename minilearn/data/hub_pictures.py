@@ -32,7 +32,8 @@ def load_hub(name: str | os.PathLike, streaming: bool = False) -> Any:
 
     if not isinstance(name, str):
         return datasets.load_from_disk(str(name))
-    return datasets.load_dataset(*name.split(":", 1), streaming=streaming)
+    load: Any = datasets.load_dataset  # its overloads tell True from False, and take no bool
+    return load(*name.split(":", 1), streaming=streaming)
 
 
 def from_hub(source: Any, columns: Columns) -> dict[str, Any]:

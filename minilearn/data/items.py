@@ -70,7 +70,7 @@ def _first(wanted: Sequence[str], names: Sequence[str]) -> str | None:
 
 
 def _existing(name: str | None, names: Sequence[str], what: str, option: str) -> str:
-    if name in names:
+    if name is not None and name in names:
         return name
     near = difflib.get_close_matches(name or "", names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else f"; name one in {option}="

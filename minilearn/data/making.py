@@ -6,6 +6,7 @@ Stands on labels, looking, pictures and picture_streams.
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -72,7 +73,8 @@ class Making:
             ValueError: a role has no pictures, or they have no labels.
             PictureError: too many cannot be read.
         """
-        distinct = {role: items for role, items in parts.items() if not _twin(role, parts)}
+        same = {role: _first_with(items, parts) for role, items in parts.items()}
+        distinct = {role: parts[role] for role in dict.fromkeys(same.values())}
         distinct, targets, names = numbered(distinct, classes)
         for role in distinct:
             if role != "test":
@@ -88,7 +90,7 @@ class Making:
         if measures:
             self._measure(next(iter(data)), data, pixels)
         loaders = {role: self._loader(role, data[role], pixels.get(role)) for role in data}
-        loaders |= {r: copy.copy(loaders[_twin(r, parts)]) for r in parts if r not in loaders}
+        loaders |= {r: copy.copy(loaders[other]) for r, other in same.items() if r != other}
         return self._dls(loaders, logs)
 
     def _see(self, items: Items, names: list[str] | None) -> None:
@@ -112,9 +114,7 @@ class Making:
     def _decoded(self, data: dict[str, Pictures], limit: float) -> dict[str, Tensor]:
         """Decode what is the same in every pass, if it fits; `data` is left with what is served."""
         fixed = [role for role, pictures in data.items() if pictures.read.tfms is None]
-        height, width = self.pipeline.size
-        each = self.pipeline.channels * height * width
-        if sum(len(data[role]) for role in fixed) * each > limit:
+        if sum(len(data[role]) for role in fixed) * math.prod(self.pipeline.shape) > limit:
             return {}
         pixels = {}
         for role in fixed:
@@ -218,7 +218,6 @@ def _warn_of_unseen(targets: Mapping[str, Tensor], names: list[str] | None) -> N
             )
 
 
-def _twin(role: str, parts: Mapping[str, Items]) -> str | None:
-    """Return the role that has the same pictures and comes before, None where there is none."""
-    before = list(parts)[: list(parts).index(role)]
-    return next((other for other in before if parts[other] is parts[role]), None)
+def _first_with(items: Items, parts: Mapping[str, Items]) -> str:
+    """Return the first role that has these pictures: one split may be both valid and test."""
+    return next(role for role, others in parts.items() if others is items)

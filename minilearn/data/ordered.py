@@ -38,7 +38,7 @@ def ordered(dl: Any) -> Any:
     return _ordered_torch(dl) if isinstance(dl, DataLoader) else dl
 
 
-def _ordered_torch(dl: DataLoader) -> DataLoader:
+def _ordered_torch(dl: Any) -> DataLoader:
     own = copy.copy(dl)
     # a DataLoader lets nobody set these, and a new one would not be of a user's own class
     vars(own).update(persistent_workers=False, _iterator=None, drop_last=False)

@@ -64,7 +64,7 @@ class Summary:
     def notes(self) -> list[str]:
         """Return the lines below the table."""
         notes = [f"pictures: {self.pictures}"] if self.pictures else []
-        if self.mean is not None:
+        if self.mean is not None and self.std is not None:
             notes.append(f"mean {_short(self.mean)}, deviation {_short(self.std)} of 0..1")
         for name, found in self.faults.items():
             notes.append(f"{name}: {len(found):,} files could not be read")
@@ -129,8 +129,9 @@ def _targets(dl: Any) -> Tensor | None:
         found = dataset.targets[torch.tensor(dataset.served, dtype=torch.long)]
         return found if found.dim() == 1 + found.is_floating_point() else None
     found = list(dl.columns.values())[-1] if isinstance(dl, ArrayLoader) else None
-    is_number = isinstance(found, Tensor) and found.dim() == 1 and not found.is_floating_point()
-    return found if is_number else None
+    if isinstance(found, Tensor) and found.dim() == 1 and not found.is_floating_point():
+        return found
+    return None
 
 
 def _counts(
@@ -163,7 +164,7 @@ def _pictures(dl: Any) -> str:
         sizes = sizes_of(chosen)
         of = f" ({len(chosen):,} looked at)" if len(chosen) < len(dataset) else ""
         several = f"{len(sizes):,} sizes, " if len(sizes) > 1 else ""
-        return f"{several}{span(sizes)}{of}, given as {by((pipeline.channels, *pipeline.size))}"
+        return f"{several}{span(sizes)}{of}, given as {by(pipeline.shape)}"
     pixels = _pixels(dl)
     return "" if pixels is None else by(tuple(pixels.shape[1:]))
 

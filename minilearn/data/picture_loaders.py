@@ -198,8 +198,8 @@ def roles_of(found: Mapping[str, Any], wanted: Mapping[str, str | None] | None) 
             return choose_splits(found, wanted)
         except MissingKeyError as e:
             raise ValueError(str(e)) from None
-    roles = {"valid": wanted["valid"], "test": wanted.get("test", "test")}
-    roles = {role: name for role, name in roles.items() if name in found}
+    named = {"valid": wanted["valid"], "test": wanted.get("test", "test")}
+    roles = {role: name for role, name in named.items() if name is not None and name in found}
     if not roles:
         raise ValueError(
             f"no split is called train, valid or test; there are {list(found)}. Name them in "

@@ -51,10 +51,10 @@ class Reader:
         """
         if self.tfms is None:
             return self.pipeline.pixels(source)
-        changed = self.tfms(as_mode(open_image(source), self.pipeline.channels))
+        shape = self.pipeline.shape
+        changed = self.tfms(as_mode(open_image(source), shape[0]))
         if not (isinstance(changed, Tensor) and changed.is_floating_point()):
             return self.pipeline.pixels(changed)
-        shape = (self.pipeline.channels, *self.pipeline.size)
         if changed.shape != shape or changed.min() < 0 or changed.max() > 1:
             low, high = changed.min().item(), changed.max().item()
             raise ValueError(
@@ -139,8 +139,8 @@ def decode_all(pictures: Pictures, n_threads: int = 8) -> tuple[Tensor, Pictures
     Raises:
         PictureError: as the rule says.
     """
-    n, pipeline = len(pictures), pictures.read.pipeline
-    pixels = torch.empty(n, pipeline.channels, *pipeline.size, dtype=torch.uint8)
+    n = len(pictures)
+    pixels = torch.empty(n, *pictures.read.pipeline.shape, dtype=torch.uint8)
     faults: dict[int, Fault] = {}
 
     def read(start: int) -> None:
@@ -207,21 +207,22 @@ class PictureLoader(SeededLoader):
         to_model: ToModel,
         **kwargs: Any,
     ) -> None:
-        self.to_model = to_model
+        self.to_model, self.log = to_model, pictures.log
         super().__init__(pictures, batch_size, shuffle, collate_fn=together, **kwargs)
 
     def batches(self, start: int = 0, cut: Callable = iter) -> Iterator[Any]:
         """Start the next pass at batch number `start`; see SeededLoader."""
-        return finished(super().batches(start, cut), self.to_model, self.dataset.log)
+        return finished(super().batches(start, cut), self.to_model, self.log)
 
 
 def together(rows: Sequence[Row]) -> tuple[Tensor | None, Tensor | None, list[Fault]]:
     """Collate rows: pixels (B, C, H, W), targets (B, ...), and all that went wrong."""
     faults = [fault for row in rows for fault in row.faults]
-    good = [row for row in rows if row.pixels is not None]
-    if not good:
+    pixels = [row.pixels for row in rows if row.pixels is not None]
+    targets = [row.target for row in rows if row.target is not None]
+    if not pixels:
         return None, None, faults
-    return torch.stack([r.pixels for r in good]), torch.stack([r.target for r in good]), faults
+    return torch.stack(pixels), torch.stack(targets), faults
 
 
 def finished(batches: Iterator[Any], to_model: ToModel, log: FaultLog) -> Iterator[Any]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .columns import Scale, is_picture
-from .images import as_mode, open_image, to_tensor
+from .images import as_mode, open_image, own_channels, to_tensor
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -41,7 +41,7 @@ class Pipeline:
         classes: the names of the classes.
 
     Raises:
-        ValueError: `resize` is unknown.
+        ValueError: `resize` is unknown, or mean is given without std.
     """
 
     size: tuple[int, int] | None = None
@@ -54,6 +54,8 @@ class Pipeline:
     def __post_init__(self) -> None:
         if self.resize not in RESIZES:
             raise ValueError(f"resize is one of {', '.join(RESIZES)}, got {self.resize!r}")
+        if (self.mean is None) != (self.std is None):
+            raise ValueError(f"mean and std go together, got mean={self.mean} and std={self.std}")
         if self.size is not None:  # JSON gives a list
             object.__setattr__(self, "size", tuple(self.size))
 
@@ -76,13 +78,25 @@ class Pipeline:
             return item
         return self.scale(self.pixels(item)[None])[0]
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of a picture as the model is given it.
+
+        Raises:
+            ValueError: size or channels is not set.
+        """
+        if self.channels is None or self.size is None:
+            raise ValueError(f"the pipeline says no size or number of channels: {self}")
+        return self.channels, *self.size
+
     def pixels(self, item: Any) -> Tensor:
         """Return a picture as uint8 of shape (C, H, W), in size and channels of the model.
 
         Args:
             item: a picture or its pixels, see `__call__`.
         """
-        return to_tensor(self._resized(as_mode(_as_image(item), self.channels)))
+        image = _as_image(item)
+        return to_tensor(self._resized(as_mode(image, self.channels or own_channels(image))))
 
     def scale(self, pictures: Tensor) -> Tensor:
         """Return floats, normalised, for pictures (B, C, H, W) of uint8, or of floats of 0..1."""
@@ -95,7 +109,8 @@ class Pipeline:
     def _resized(self, image: Image) -> Image:
         from PIL import Image, ImageOps
 
-        if self.size is None or image.size == (size := self.size[::-1]):  # PIL: (W, H)
+        height, width = self.size or (image.height, image.width)
+        if (size := (width, height)) == image.size:
             return image
         if self.resize == "stretch":
             return image.resize(size, Image.Resampling.BILINEAR)
@@ -126,9 +141,11 @@ def pipeline_of(columns: Mapping[str, Any], features: Any, mean: Any, std: Any) 
     pictures = [key for key in columns if is_picture(features[key])]
     if len(pictures) > 1:
         return None
-    shape = tuple(columns[pictures[0]].shape[1:]) if pictures else (None,)  # (C, H, W)
-    stats = [x if x is None else x.tolist() for x in (mean, std)]
-    return Pipeline(shape[1:] or None, "crop", shape[0], *stats, names_of(features))
+    if not pictures:
+        return Pipeline(classes=names_of(features))
+    channels, *size = columns[pictures[0]].shape[1:]
+    mean, std = (x if x is None else x.tolist() for x in (mean, std))
+    return Pipeline((size[0], size[1]), "crop", channels, mean, std, names_of(features))
 
 
 def names_of(features: Any) -> list[str] | None:

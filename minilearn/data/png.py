@@ -39,7 +39,7 @@ def encode_pngs(pictures: np.ndarray, level: int = 1) -> Iterator[bytes]:
     rows = np.zeros((n, height, 1 + width), np.uint8)  # each row starts with its filter: 0, none
     rows[:, :, 1:] = pictures
     for picture in rows:
-        body = _chunk(b"IDAT", zlib.compress(picture, level))
+        body = _chunk(b"IDAT", zlib.compress(picture.data, level))
         yield SIGNATURE + head + body + _chunk(b"IEND", b"")
 
 
@@ -64,9 +64,10 @@ def decode_pngs(files: Sequence[bytes]) -> torch.Tensor | None:
     for start in range(0, len(files), GROUP):
         group = [_inflate(file, files[0][16:29]) for file in files[start : start + GROUP]]
         size = height * (1 + width * channels)
-        if any(raw is None or len(raw) != size for raw in group):
+        whole = [raw for raw in group if raw is not None and len(raw) == size]
+        if len(whole) < len(group):
             return None
-        rows = np.frombuffer(bytearray().join(group), np.uint8).reshape(len(group), height, -1)
+        rows = np.frombuffer(bytearray().join(whole), np.uint8).reshape(len(group), height, -1)
         if rows[:, :, 0].max() > 4:
             return None
         pixels = _unfilter(rows, channels)
@@ -109,7 +110,7 @@ def _unfilter(rows: np.ndarray, channels: int) -> np.ndarray:
     kinds, pixels = rows[:, :, 0], rows[:, :, 1:]
     above = np.zeros_like(pixels[:, 0])
     for y in range(pixels.shape[1]):
-        for kind in np.flatnonzero(np.bincount(kinds[:, y])):
+        for kind in np.flatnonzero(np.bincount(kinds[:, y])).tolist():
             if kind:
                 which = np.flatnonzero(kinds[:, y] == kind)
                 pixels[which, y] = FILTERS[kind](pixels[which, y], above[which], channels)

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Sampler, Subset
+from torch.utils.data import DataLoader, Dataset, Sampler, Subset
 
 # What SeededLoader hands on to the loader that fetches for it.
 FETCHING = ("num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
@@ -98,9 +98,10 @@ class ArrayLoader:
             start: the first batch, counted behind `cut`.
             cut: makes of the batches of rows, each a tensor (B,), those that are served.
         """
-        if self.shuffle and self.seed is None:
-            self.seed = draw_seed()
-        order = shuffled(self.n, self.seed, self.epoch) if self.shuffle else torch.arange(self.n)
+        order = torch.arange(self.n)
+        if self.shuffle:
+            self.seed = draw_seed() if self.seed is None else self.seed
+            order = shuffled(self.n, self.seed, self.epoch)
         self.epoch += 1
         rows = order.split(self.batch_size)[: len(self)]
         return map(self.batch_of, islice(cut(rows), start, None))
@@ -193,19 +194,20 @@ class SeededLoader(DataLoader):
             self.seed = draw_seed()
         if isinstance(self.sampler, ShuffledSampler):
             self.sampler.seed = self.seed
-        if hasattr(self.sampler, "set_epoch"):
-            self.sampler.set_epoch(self.epoch)
-        fetcher = self._get_fetcher()
+        sampler: Any = self.sampler
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(self.epoch)
+        fetcher = self._get_fetcher(self.seed)
         fetcher.sampler.start, fetcher.sampler.epoch, fetcher.sampler.cut = start, self.epoch, cut
         fetcher.generator.manual_seed(derive_seed(self.seed, self.epoch))
         self.epoch += 1
         return iter(fetcher)
 
-    def _get_fetcher(self) -> DataLoader:
+    def _get_fetcher(self, seed: int) -> Any:
         """Return the loader that does the work: it takes (epoch, indices) for an index."""
         if self._fetcher is None or not self.persistent_workers:
             self._fetcher = DataLoader(
-                _SeededBatches(self.dataset, self.collate_fn, self.seed),
+                _SeededBatches(self.dataset, self.collate_fn, seed),
                 batch_size=None,
                 sampler=_EpochBatches(self.batch_sampler),
                 collate_fn=_unchanged,
@@ -234,7 +236,7 @@ class _EpochBatches:
         return ((epoch, batch) for batch in chain(first, rest))
 
 
-class _SeededBatches:
+class _SeededBatches(Dataset):
     """What the workers hold: fetch and collate batches of a data set under seeded random states."""
 
     def __init__(self, dataset: Any, collate_fn: Callable, seed: int) -> None:

@@ -230,13 +230,13 @@ def _plain_sampler(sampler: Any) -> Any:
     """Return the sampler of all the data where it is torch's for one part of them."""
     if not isinstance(sampler, DistributedSampler):
         return sampler
-    own = copy.copy(sampler)
+    own: Any = copy.copy(sampler)
     own.num_replicas, own.rank = 1, 0
-    own.num_samples = own.total_size = len(sampler.dataset)
+    own.num_samples = own.total_size = len(own.dataset)
     return own
 
 
-def _order(dl: DataLoader) -> list[Any]:
+def _order(dl: Any) -> list[Any]:
     """Return the indices of a pass, drawing what the loader would draw."""
     if dl.batch_sampler is None:
         return list(_plain_sampler(dl.sampler))
@@ -256,12 +256,12 @@ class _Drawn:
         return self
 
     def __next__(self) -> Any:
-        self.draw()
-        return next(self._rows)
+        return next(self.draw())
 
-    def draw(self) -> None:
+    def draw(self) -> Iterator[Any]:
         if self._rows is None:
             self._rows = iter(self._draw())
+        return self._rows
 
 
 def _with_indices(dl: DataLoader, indices: Iterable[Any]) -> DataLoader:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 TABLES = (".csv", ".tsv", ".parquet")
 SPLIT = "split"  # a column that names the split of each row
 IS_VALID = "is_valid"  # or one that says whether it is for validation
-VALID_OR_NOT = dict.fromkeys(("true", "1", "1.0", "yes"), "valid")
+VALID_OR_NOT: dict[str, str] = dict.fromkeys(("true", "1", "1.0", "yes"), "valid")
 VALID_OR_NOT |= dict.fromkeys(("false", "0", "0.0", "no"), "train")
 
 
