@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from fastcore.basics import noop
 from torch import Tensor
 
 from minilearn.core.history import format_value, in_order
@@ -223,19 +225,14 @@ def _dispensable(column: str) -> int:
     return 3 if column.startswith("train_") else 2 if column in ("time", "steps") else 1
 
 
-class TakenLog:
-    """Takes over what a MetricsCB prints, until it is given back."""
-
-    def __init__(self, metrics: Any, log: Callable[[dict[str, Any]], None]) -> None:
-        self.metrics, self.before = metrics, vars(metrics).get("_log")
-        metrics._log = log
-
-    def give_back(self) -> None:
-        """Let the MetricsCB print as before."""
-        del self.metrics._log
-        if self.before is not None:
-            self.metrics._log = self.before
-
-
-def stay_quiet(row: dict[str, Any]) -> None:
-    """Print nothing: somebody else shows the row."""
+@contextmanager
+def take_log(metrics: Any, log: Callable[[dict[str, Any]], None] = noop) -> Iterator[None]:
+    """Let `log` have the rows that a MetricsCB would print; by default nobody."""
+    before = vars(metrics).get("_log")
+    metrics._log = log
+    try:
+        yield
+    finally:
+        del metrics._log
+        if before is not None:
+            metrics._log = before

@@ -5,7 +5,6 @@ Stands on core, sums and feed.
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +20,7 @@ from minilearn.core.processes import Processes, rank
 
 from .feed import Feed, as_metric, check_name, named, restore_state, saved_state
 from .merging import check_mergeable, merge_all
-from .sums import FunctionMean, Mean, columns_of, finite
+from .sums import FunctionMean, Mean, check_on_nan, columns_of, finite, loss_of, tell_not_finite
 
 if TYPE_CHECKING:
     from minilearn.core.learner import Learner
@@ -66,9 +65,7 @@ class MetricsCB(Callback):
     def __init__(
         self, *ms: Any, on_nan: str = "raise", quiet: bool = False, **metrics: Any
     ) -> None:
-        if on_nan not in ("raise", "warn"):
-            raise ValueError(f"on_nan is 'raise' or 'warn', got {on_nan!r}")
-        self.on_nan, self.quiet, self.rows = on_nan, quiet, []
+        self.on_nan, self.quiet, self.rows = check_on_nan(on_nan), quiet, []
         self.metrics = {name: as_metric(name, m) for name, m in named(ms, metrics).items()}
         self.loss = Mean()
         self.all_metrics = {**self.metrics, "loss": self.loss}
@@ -128,9 +125,7 @@ class MetricsCB(Callback):
     # ---- a batch ----
 
     def _take_losses(self, learn: Learner, n: Any) -> None:
-        loss = learn.loss
-        if isinstance(loss, Tensor) and (loss.dim() or getattr(learn, "loss_func", 0) is None):
-            loss = loss.mean()  # a new tensor: CUDA graphs overwrite what a compiled model returns
+        loss = loss_of(learn)
         if isinstance(loss, (Tensor, float, int)):
             self.loss.update(loss, n)
         for name, part in (getattr(learn, "loss_parts", None) or {}).items():
@@ -190,9 +185,11 @@ class MetricsCB(Callback):
             begun = any(has for has, _ in found)
             for name in (name for _, names in found for name in names):
                 self._part(name)  # a process without a batch has none
-            merge_all({**self.metrics, **self.parts, "loss": self.loss}, processes)
-        for name, metric in {**self.metrics, **self.parts, "loss": self.loss}.items():
-            if metric.any if isinstance(metric, (Mean, FunctionMean)) else begun:
+        means = {**self.metrics, **self.parts, "loss": self.loss}
+        if processes is not None:
+            merge_all(means, processes)
+        for name, metric in means.items():
+            if metric.any if isinstance(metric, Mean) else begun:
                 values.update(columns_of(name, metric.compute()))
         return values
 
@@ -224,12 +221,7 @@ class MetricsCB(Callback):
             return
         phase = "training" if training else "validation"
         message = f"the {phase} loss of epoch {epoch} is not finite: {', '.join(bad)}"
-        if training and self.on_nan == "raise":
-            raise FloatingPointError(
-                f"{message}. Lower the learning rate, clip the gradients or look for bad data; "
-                "MetricsCB(on_nan='warn') goes on."
-            )
-        warnings.warn(message, stacklevel=2)
+        tell_not_finite(message, self.on_nan if training else "warn", "MetricsCB")
 
     # ---- a resume ----
 

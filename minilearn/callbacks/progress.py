@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
+from contextlib import ExitStack
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from minilearn.core.explain import in_notebook
 from minilearn.core.modes import is_training
 from minilearn.core.processes import rank
 
-from .display import Bar, Lines, Silent, TakenLog, Terminal, stay_quiet
+from .display import Bar, Lines, Silent, Terminal, take_log
 from .notebook import Notebook
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class ProgressCB(Callback):
 
     def __init__(self, plot: bool = False) -> None:
         self.plot = plot
-        self._taken_logs: list[TakenLog] = []
+        self._taken_logs = ExitStack()
 
     def before_fit(self, learn: Learner) -> None:
         """Open a display, and take over what a MetricsCB would print."""
@@ -135,14 +136,13 @@ class ProgressCB(Callback):
     def _take_log(self, metrics: Any) -> None:
         """Keep a MetricsCB from printing; show the rows of one that writes none to the history."""
         self._logs_rows = self._logs_rows or not hasattr(metrics, "rows")
-        log = self._log if self._logs_rows else stay_quiet
-        self._taken_logs.append(TakenLog(metrics, log))
+        taken = take_log(metrics, self._log) if self._logs_rows else take_log(metrics)
+        self._taken_logs.enter_context(taken)
 
     def _close(self) -> None:
         """Close the display if one is open, and give back what was taken."""
         display, self._display, self._due, self._records = self._display, None, math.inf, False
-        while self._taken_logs:
-            self._taken_logs.pop().give_back()
+        self._taken_logs.close()
         if display is not None:
             display.close()
 

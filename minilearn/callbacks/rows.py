@@ -1,8 +1,8 @@
 """The rows of a run, and how they reach a sink: LoggerCB, `learn.log`.
 
-Stands on core and smoothing. Epoch rows are those of `learn.history`. Update rows, every so many
-updates, hold `epoch`, `steps`, the mean `loss` since the row before (and its named parts), the `lr`
-that the update used (`lr_0`, `lr_1`, … of several groups), and what `learn.log` was given.
+Stands on core, smoothing and sums. Epoch rows are those of `learn.history`. Update rows, every so
+many updates, hold `epoch`, `steps`, the mean `loss` since the row before (and its named parts), the
+`lr` that the update used (`lr_0`, `lr_1`, … of several groups), and what `learn.log` was given.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from numbers import Number
 from typing import Any
 
 from fastcore.basics import patch
-from torch import Tensor
 
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
@@ -24,6 +23,7 @@ from minilearn.core.plan import parse_every
 from minilearn.core.processes import rank
 
 from .smoothing import HistoryBuffer, MetricStorage
+from .sums import loss_of
 
 _running: list[Learner] = []  # those with a sink, the innermost last
 
@@ -133,10 +133,7 @@ class LoggerCB(Callback):
         """Take the losses, and write a row if it is time."""
         if not (self.every and self._on and learn.training):
             return
-        losses = {**(learn.loss_parts or {}), "loss": learn.loss}
-        if isinstance(loss := learn.loss, Tensor) and (loss.dim() or learn.loss_func is None):
-            losses["loss"] = loss.mean()  # a new tensor: CUDA graphs overwrite a model's results
-        self.storage.update(**losses)
+        self.storage.update(**{**(learn.loss_parts or {}), "loss": loss_of(learn)})
         if learn.steps_done != self._step:
             self._step = learn.steps_done
             if self._step % self.every == 0:

@@ -1,4 +1,4 @@
-"""Means over a pass, summed on the device of the data.
+"""Means over a pass, summed on the device of the data; what to do where a loss is not finite.
 
 Stands on core. Nothing here reads a device value: `compute` returns a tensor.
 """
@@ -6,6 +6,7 @@ Stands on core. Nothing here reads a device value: `compute` returns a tensor.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -130,24 +131,19 @@ def _as_tensor(value: Any) -> Tensor:
     return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
 
 
-class FunctionMean:
+class FunctionMean(Mean):
     """The item-weighted mean over a pass of a plain function of (predictions, targets).
 
     A function that is no mean itself says with `@averaged` what to average instead.
     """
 
     def __init__(self, f: Callable[..., Any]) -> None:
+        super().__init__()
         inner, keywords = (f.func, f.keywords) if isinstance(f, partial) else (f, {})
-        self.f, self.mean = f, Mean()
-        if hasattr(inner, "averages"):
-            self.f = partial(inner.averages, **keywords)
+        self.f = partial(inner.averages, **keywords) if hasattr(inner, "averages") else f
         self.finish = getattr(inner, "finish", None)
         items = getattr(inner, "items", None)
         self.items = partial(items, **keywords) if items else None
-
-    def reset(self) -> None:
-        """Forget all batches."""
-        self.mean.reset()
 
     def update(self, preds: Any, targs: Any, weight: Any = None) -> None:
         """Call the function on a batch of `weight` items (the batch size where none is given)."""
@@ -157,33 +153,12 @@ class FunctionMean:
         own = None if self.items is None else self.items(preds, targs)
         if own is not None:
             weight = own
-        self.mean.update(value, batch_size(preds) if weight is None else weight)
-
-    @property
-    def any(self) -> bool:
-        """Whether there is a value."""
-        return self.mean.any
+        super().update(value, batch_size(preds) if weight is None else weight)
 
     def compute(self) -> Tensor:
         """Return the value of all batches so far."""
-        value = self.mean.compute()
+        value = super().compute()
         return value if self.finish is None else self.finish(value)
-
-    def part(self) -> dict[str, Any]:
-        """Return the sums of this process, for `merge`."""
-        return self.mean.part()
-
-    def merge(self, parts: list[dict[str, Any]]) -> None:
-        """Take the sums of all processes in the place of its own."""
-        self.mean.merge(parts)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the sums."""
-        return self.mean.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from the sums of `state_dict`."""
-        self.mean.load_state_dict(state)
 
 
 def averaged(
@@ -223,6 +198,31 @@ def _as_numbers(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [_as_numbers(v) for v in value]
     return float(value)
+
+
+def loss_of(learn: Any) -> Any:
+    """Return the batch's loss as it is to be kept; losses by sample count with their mean."""
+    loss = learn.loss
+    if isinstance(loss, Tensor) and (loss.dim() or getattr(learn, "loss_func", 0) is None):
+        return loss.mean()  # a new tensor: CUDA graphs overwrite what a compiled model returns
+    return loss
+
+
+def check_on_nan(on_nan: str) -> str:
+    """Return what is to be done about a loss that is not finite, if there is such a thing."""
+    if on_nan not in ("raise", "warn"):
+        raise ValueError(f"on_nan is 'raise' or 'warn', got {on_nan!r}")
+    return on_nan
+
+
+def tell_not_finite(message: str, on_nan: str, who: str) -> None:
+    """Raise or warn that a loss is not finite; `who` could go on."""
+    if on_nan == "raise":
+        raise FloatingPointError(
+            f"{message}. Lower the learning rate, clip the gradients or look for bad data; "
+            f"{who}(on_nan='warn') goes on."
+        )
+    warnings.warn(message, stacklevel=3)
 
 
 def finite(value: Any) -> bool:

@@ -1,6 +1,6 @@
 """The rows of a run as lines of text: LogCB and setup_logger, on Python's own logging.
 
-Stands on display, metrics, rows and timing.
+Stands on core, display, metrics, rows, sums and timing.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import sys
-import warnings
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from time import perf_counter
@@ -19,9 +19,10 @@ from minilearn.core.history import format_value
 from minilearn.core.processes import rank as this_rank
 from minilearn.core.stream import pick_loader
 
-from .display import TakenLog, stay_quiet
+from .display import take_log
 from .metrics import MetricsCB
 from .rows import LoggerCB
+from .sums import check_on_nan, tell_not_finite
 from .timing import memory_mb
 
 if TYPE_CHECKING:
@@ -68,9 +69,7 @@ class LogCB(LoggerCB):
         window: int = 20,
         on_nan: str = "raise",
     ) -> None:
-        if on_nan not in ("raise", "warn"):
-            raise ValueError(f"on_nan is 'raise' or 'warn', got {on_nan!r}")
-        self.window, self.path, self.on_nan = window, path, on_nan
+        self.window, self.path, self.on_nan = window, path, check_on_nan(on_nan)
         super().__init__(every)
 
     def before_fit(self, learn: Learner) -> None:
@@ -81,7 +80,9 @@ class LogCB(LoggerCB):
         self.logger = setup_logger("minilearn", path)
         self._mine = [h for h in self.logger.handlers if path and h not in before]
         printing = [cb for cb in learn.cbs if isinstance(cb, MetricsCB) and "_log" not in vars(cb)]
-        self._taken_logs = [TakenLog(cb, stay_quiet) for cb in printing]
+        self._taken_logs = ExitStack()
+        for cb in printing:
+            self._taken_logs.enter_context(take_log(cb))
         self._data = self._spent = self._items = self._batches = 0  # since the line before
         self._train = self._valid = 0.0  # seconds in this fit, and of what:
         self._updates = self._validations = 0
@@ -125,8 +126,7 @@ class LogCB(LoggerCB):
     def cleanup_fit(self, learn: Learner) -> None:
         """Write the last row, and close the file."""
         super().cleanup_fit(learn)
-        while self._taken_logs:
-            self._taken_logs.pop().give_back()
+        self._taken_logs.close()
         for handler in self._mine:
             self.logger.removeHandler(handler)
             handler.close()
@@ -173,12 +173,7 @@ class LogCB(LoggerCB):
             f"{' and '.join(bad)} of the training became infinite or NaN by epoch {learn.epoch}, "
             f"update {learn.steps_done}: {values} there"
         )
-        if self.on_nan == "raise":
-            raise FloatingPointError(
-                f"{message}. Lower the learning rate, clip the gradients or look for bad data; "
-                "LogCB(on_nan='warn') goes on."
-            )
-        warnings.warn(message, stacklevel=2)
+        tell_not_finite(message, self.on_nan, "LogCB")
 
 
 def setup_logger(
