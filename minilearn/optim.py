@@ -1,12 +1,11 @@
 """Optimizers by name, and groups of parameters with settings of their own.
 
-Stands on core. Each fit makes its optimizer here: of `Learner(opt_func="adamw")`, or of
-`opt_func=optimizer("adamw", wd=0.05, layer_decay=0.75)`.
+Stands on core, nn and callbacks.warmup. Each fit makes its optimizer here: of
+`Learner(opt_func="adamw")`, or of `opt_func=optimizer("adamw", wd=0.05, layer_decay=0.75)`.
 """
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -21,12 +20,12 @@ from torch.nn import Parameter
 
 from .callbacks.warmup import set_lr
 from .core.learner import Learner
+from .nn.init import NORMS
+from .nn.registry import did_you_mean, timm_module
 
 __all__ = ["optimizer", "param_groups"]
 
 Splitter = Callable[[nn.Module], Iterable[Any]]
-
-NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
 def optimizer(
@@ -98,15 +97,14 @@ def named(name: str) -> Callable[..., Any]:
     if name in known:
         return known[name]
     try:
-        from timm.optim import get_optimizer_class, list_optimizers
-    except (ImportError, RuntimeError):  # RuntimeError: its torchvision was built for another torch
+        timms = timm_module("timm.optim")
+    except ImportError:
         names = list(known)
     else:
-        if name in (names := [*known, *list_optimizers()]):
-            return get_optimizer_class(name)
-    near = difflib.get_close_matches(name, names, n=3)
-    hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-    raise ValueError(f"no optimizer {name!r}; {hint}torch has {', '.join(sorted(known))}")
+        if name in (names := [*known, *timms.list_optimizers()]):
+            return timms.get_optimizer_class(name)
+    hint = did_you_mean(name, names)
+    raise ValueError(f"no optimizer {name!r}{hint}; torch has {', '.join(sorted(known))}")
 
 
 @patch

@@ -1,26 +1,29 @@
 """Fields of the optimizer as functions of progress: momentum, betas, weight decay, also the rate.
 
-Stands on core.
+Stands on core and the registry of names.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
+from minilearn.nn.registry import did_you_mean
 
 if TYPE_CHECKING:
     from minilearn.core.learner import Learner
+
+
+SHORT = {"wd": "weight_decay", "mom": "momentum"}
 
 
 class ParamSchedCB(Callback):
     """Set fields of all parameter groups before each update, as functions of progress.
 
     Progress is the share of the fit's updates that are done, from 0 for the first one to just below
-    1 for the last. `mom` stands for `momentum`, or the first of `betas`.
+    1 for the last. `mom` stands for `momentum`, or the first of `betas`, `wd` for `weight_decay`.
 
     Args:
         factor: the functions give factors of each group's own value, instead of values for all.
@@ -88,24 +91,24 @@ class ParamSchedCB(Callback):
 
 
 def get_field(group: dict[str, Any], name: str) -> Any:
-    """Return a field of a parameter group; `mom` is its momentum or its first beta.
+    """Return a field of a parameter group, also by its short name.
 
     Raises:
         ValueError: the group has no such field; near names are listed.
     """
-    if name == "mom" and ("betas" in group or "momentum" in group):
-        return group["betas"][0] if "betas" in group else group["momentum"]
-    if name in group and name != "params":
-        return group[name]
+    if name == "mom" and "betas" in group:
+        return group["betas"][0]
+    key = SHORT.get(name, name)
+    if key in group and key != "params":
+        return group[key]
     names = [n for n in group if n != "params" and not n.startswith("initial_")]
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"the optimizer's groups have no {name!r}{hint} There are: {', '.join(names)}")
+    hint = did_you_mean(name, names)
+    raise ValueError(f"the optimizer's groups have no {name!r}{hint}; there are {', '.join(names)}")
 
 
 def set_field(group: dict[str, Any], name: str, value: Any) -> None:
-    """Set a field of a parameter group; `mom` is its momentum or its first beta."""
+    """Set a field of a parameter group, also by its short name."""
     if name == "mom" and "betas" in group:
         group["betas"] = (value, *group["betas"][1:])
     else:
-        group["momentum" if name == "mom" else name] = value
+        group[SHORT.get(name, name)] = value

@@ -1,13 +1,15 @@
 """A number to watch: which column of the history, which direction is better, the best so far.
 
-Stands on core. Used by whoever stops, saves or slows down when something no longer improves.
+Stands on the registry of names. Used by whoever stops, saves or slows down when something no longer
+improves.
 """
 
 from __future__ import annotations
 
-import difflib
 import math
 from typing import TYPE_CHECKING, Any
+
+from minilearn.nn.registry import did_you_mean
 
 if TYPE_CHECKING:
     from minilearn.core.learner import Learner
@@ -61,10 +63,9 @@ class Monitor:
         return None
 
     def _unknown(self, names: list[str]) -> str:
-        near = difflib.get_close_matches(self.name, names, n=3)
-        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
         there = ", ".join(names) or "none (add MetricsCB())"
-        return f"no column {self.name!r} to monitor{hint} The columns are: {there}"
+        hint = did_you_mean(self.name, names)
+        return f"no column {self.name!r} to monitor{hint}; the columns are: {there}"
 
     def better(self, value: float) -> bool:
         """Return whether `value` beats the best so far by more than `min_delta`; a tie does not."""

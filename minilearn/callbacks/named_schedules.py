@@ -11,7 +11,7 @@ from typing import Any
 
 from torch.optim import lr_scheduler
 
-from minilearn.nn.registry import TIMM, did_you_mean, named_object
+from minilearn.nn.registry import TIMM, did_you_mean, named_object, timm_module
 
 from .schedulers import Factory, constant, flat_cos, one_cycle
 
@@ -68,14 +68,7 @@ def _found(name: str) -> Factory:
 
 
 def _timms() -> dict[str, Factory]:
-    try:
-        from timm import scheduler
-    except (ImportError, RuntimeError) as e:  # RuntimeError: its torchvision is for another torch
-        raise ImportError(
-            f"names that begin with timm/ need timm, which cannot be imported here: {e}. "
-            "pip install timm"
-        ) from e
-    end = "LRScheduler"
-    classes = {n: c for n, c in vars(scheduler).items() if n.endswith(end)}
+    end, theirs = "LRScheduler", vars(timm_module("timm.scheduler"))
+    classes = {n: c for n, c in theirs.items() if n.endswith(end)}
     classes.pop("PlateauLRScheduler")  # it is told a value, which PlateauCB does
     return {f"{TIMM}{n.removesuffix(end).lower()}": c for n, c in classes.items()}

@@ -1,6 +1,6 @@
 """Hyper-parameters over the updates of a fit: RecorderCB.
 
-Stands on core. matplotlib is asked for by `plot` alone.
+Stands on core and fields. matplotlib is asked for by `plot` alone.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from torch import Tensor
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 
+from .fields import get_field
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from minilearn.core.learner import Learner
-
-SHORT = {"wd": "weight_decay", "mom": "momentum"}
 
 
 class RecorderCB(Callback):
@@ -132,14 +132,7 @@ def _as_function(f: Any) -> Callable[[RecorderCB], Any]:
 
 
 def _hyper_parameter(cb: RecorderCB, name: str) -> Any:
-    group: Any = cb.pg
-    key = SHORT.get(name, name)
-    if name == "mom" and "betas" in group:
-        return group["betas"][0]
-    if key not in group:
-        known = ", ".join(k for k in group if k != "params")
-        raise KeyError(f"the optimizer has no {key!r} to record; a group has {known}")
-    return group[key]
+    return get_field(cb.pg or {}, name)
 
 
 def _param_groups(opt: Any) -> list[dict[str, Any]]:

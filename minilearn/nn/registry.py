@@ -77,7 +77,7 @@ def create_model(name: str, **arguments: Any) -> nn.Module:
             arguments, or pretrained weights cannot be had.
         ImportError: the package that is named is not installed.
     """
-    arguments = {key: _from_plain(value) for key, value in arguments.items()}
+    arguments = {key: from_plain(value) for key, value in arguments.items()}
     if name.startswith(TIMM):
         from .timm_models import create
 
@@ -143,6 +143,8 @@ def named_object(spec: str) -> Any:
         ImportError: there is no such module.
     """
     module, _, name = spec.partition(":")
+    if not module or not name or module.startswith("."):
+        raise ValueError(f"{spec!r} names nothing. Write package.module:name")
     if os.getcwd() not in sys.path:  # an installed command does not look where it is started
         sys.path.append(os.getcwd())
     try:
@@ -157,6 +159,21 @@ def named_object(spec: str) -> Any:
             raise ValueError(f"{module} has no {name!r}{hint}")
         found = getattr(found, part)
     return found
+
+
+def timm_module(name: str = "timm") -> Any:
+    """Return timm, or a module of it.
+
+    Raises:
+        ImportError: it is not installed, or does not work here.
+    """
+    try:
+        return import_module(name)
+    except (ImportError, RuntimeError) as e:  # RuntimeError: its torchvision is for another torch
+        raise ImportError(
+            f"names that begin with timm/ need timm, which cannot be imported here: {e}. "
+            "pip install timm"
+        ) from e
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -200,15 +217,24 @@ def _to_plain(value: Any, where: str) -> Any:
     raise ValueError(f"{where} was given {value!r}, which JSON cannot hold")
 
 
-def _from_plain(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_from_plain(item) for item in value]
+def from_plain(value: Any) -> Any:
+    """Return an argument as the function is given it: the layer for {"torch.nn": "ReLU"}.
+
+    Raises:
+        ValueError: a mapping does not name a layer.
+    """
+    if isinstance(value, (list, tuple)):
+        return type(value)([from_plain(item) for item in value])
     if not isinstance(value, Mapping):
         return value
-    ((module, name),) = value.items()
-    if module not in NAMED or not _makes_layers(found := getattr(import_module(module), name)):
-        raise ValueError(f"{module}.{name} is no layer of {' or '.join(NAMED)}")
-    return found
+    module, name = next(iter(value.items()), ("", ""))
+    if len(value) != 1 or module not in NAMED or not isinstance(name, str):
+        raise ValueError(f"{dict(value)} names no layer; write {{{NAMED[0]}: ReLU}}")
+    offered = vars(import_module(module))
+    if not _makes_layers(offered.get(name)):
+        hint = did_you_mean(name, (key for key, found in offered.items() if _makes_layers(found)))
+        raise ValueError(f"{module}.{name} is no layer of {' or '.join(NAMED)}{hint}")
+    return offered[name]
 
 
 def _makes_layers(found: Any) -> bool:

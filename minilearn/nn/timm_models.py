@@ -11,16 +11,9 @@ from typing import Any
 
 from torch import nn
 
-try:
-    import timm
-except (ImportError, RuntimeError) as e:  # RuntimeError: its torchvision is for another torch
-    raise ImportError(
-        f"names that begin with timm/ need timm, which cannot be imported here: {e}. "
-        "pip install timm"
-    ) from e
+from .registry import TIMM, did_you_mean, timm_module
 
-from .registry import TIMM, did_you_mean
-
+timm = timm_module()
 ELSEWHERE = (
     "pretrained",
     "pretrained_cfg",

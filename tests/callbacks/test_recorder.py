@@ -153,7 +153,7 @@ def test_what_cannot_be_recorded_says_so():
 
     with pytest.raises(ValueError, match="Bare has none"):
         fit(RecorderCB("lr"), opt_func=Bare)
-    with pytest.raises(KeyError, match="no 'rho' to record; a group has lr"):
+    with pytest.raises(ValueError, match="have no 'rho'; there are lr"):
         fit(RecorderCB("rho"))
     with pytest.raises(TypeError, match="not 3"):
         RecorderCB(lr=3)
