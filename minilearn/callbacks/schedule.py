@@ -66,7 +66,7 @@ class BaseSchedCB(Callback):
         TypeError: `sched` is a scheduler instead of a factory, or the optimizer is not torch's.
         ValueError: before the first update, where the schedule does not fit.
 
-    Events: before_fit, before_epoch, cleanup_fit
+    Events: before_fit, before_epoch, after_step, cleanup_fit
     Order:  SCHEDULE
     Reads:  training, opt, n_steps, n_epochs, n_batches, batches_per_step
     Writes:
@@ -96,6 +96,11 @@ class BaseSchedCB(Callback):
         """Make the scheduler, before the first training pass or to go on with a state."""
         if (learn.training or self._state is not None) and not self._running:
             self._make(learn)
+
+    def after_step(self, learn: Learner) -> None:
+        """Let a warm-up that counts updates move on."""
+        if isinstance(self.schedo, WarmupLR):
+            self.schedo.tick()
 
     def cleanup_fit(self, learn: Learner) -> None:
         """Leave the rates that a next schedule on this optimizer starts from."""
@@ -223,11 +228,6 @@ class EpochSchedCB(BaseSchedCB):
         if learn.training and learn.epoch > self.steps:
             self._follow(learn.epoch)
 
-    def after_step(self, learn: Learner) -> None:
-        """Let a warm-up that counts updates move on."""
-        if isinstance(self.schedo, WarmupLR):
-            self.schedo.tick()
-
     def cleanup_epoch(self, learn: Learner) -> None:
         """Step, unless an error or the end of the fit broke off the pass."""
         broke_off = not isinstance(
@@ -279,11 +279,6 @@ class PlateauCB(BaseSchedCB):
         """Forget what the last fit showed."""
         super().before_fit(learn)
         self.monitor.reset()
-
-    def after_step(self, learn: Learner) -> None:
-        """Let a warm-up move on."""
-        if isinstance(self.schedo, WarmupLR):
-            self.schedo.tick()
 
     def after_round(self, learn: Learner) -> None:
         """Step with the value of this round's validation."""

@@ -11,8 +11,8 @@ from typing import Any
 class Told:
     """A schedule of timm that is stepped as torch's are.
 
-    One step is one unit of its time, whatever its `t_in_epochs` says: an update in a `BatchSchedCB`,
-    an epoch in an `EpochSchedCB`.
+    One step is one unit of its time, whatever its `t_in_epochs` says: an update in a
+    `BatchSchedCB`, an epoch in an `EpochSchedCB`.
 
     Args:
         sched: has `step(t)` and `step_update(t)`, of which the one that it listens to is called.
