@@ -1,6 +1,6 @@
 """Predict single items by name, and the mean over changed copies of a data set.
 
-Stands on inference and data.
+Stands on inference, callbacks and data.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from fastcore.basics import patch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from .callbacks.augment import BatchTransformCB
 from .core.batch import map_batch
+from .core.callback import as_callbacks
 from .core.learner import Learner
 from .core.seed import preserved_random_states
 from .data.pipeline import Pipeline, class_names
@@ -147,9 +149,6 @@ def tta(
     Returns:
         The mean of the predictions, shape (N, ...), and the targets, as `get_preds` does.
     """
-    from .callbacks.augment import BatchTransformCB
-    from .core.callback import as_callbacks
-
     if n < 1:
         raise ValueError(f"tta needs at least one pass, got n={n}")
     total: Any = None

@@ -42,7 +42,8 @@ def contents(path: str | Path) -> str:
     elif path.suffix == SUFFIX:
         state = read(path)
     else:
-        return f"{path}\n{_sizes(read_weights(path))}\n" + "\n".join(_shapes(read_weights(path)))
+        weights = read_weights(path)
+        return "\n".join([str(path), _sizes(weights), *_shapes(weights)])
     return "\n".join([str(path), *_lines(state)])
 
 

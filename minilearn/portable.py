@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from .callbacks.augment import BatchTransformCB
-from .callbacks.training import TrainCB
+from .callbacks.capture import split_by_owner
 from .core.batch import batch_size, map_batch, tensors
 from .core.callback import Callback
 from .core.events import Order
@@ -54,9 +54,7 @@ class _Take(Callback):
     order = Order.STOP
 
     def after_predict(self, learn: Learner) -> None:
-        owner = learn.owner("get_loss")
-        split = owner.split if hasattr(owner, "split") else TrainCB().split
-        args, kwargs, _ = split(learn.batch)
+        args, kwargs, _ = split_by_owner(learn)
         model = bare(learn.model)
         if not close(model(*args, **kwargs), learn.preds, HALF_PRECISION):
             raise ValueError(
@@ -65,7 +63,7 @@ class _Take(Callback):
             )
         model = copy.deepcopy(model).cpu().eval()
         args, kwargs = map_batch(lambda t: t.detach().cpu(), (tuple(args), dict(kwargs)))
-        settings = dict(getattr(owner, "settings", {}))
+        settings = dict(getattr(learn.owner("get_loss"), "settings", {}))
         self.taken = Taken(model, args, kwargs, batch_size((*args, kwargs)), settings)
         raise CancelFitException
 

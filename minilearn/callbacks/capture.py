@@ -146,10 +146,14 @@ def inputs_and_targets(learn: Any) -> tuple[Any, Any]:
 
     One is returned as it is, several as a tuple (keyword inputs as a dict), none as None.
     """
-    owner = learn.owner("get_loss") if hasattr(learn, "owner") else None
-    split = getattr(owner, "split", _split)
-    args, keywords, targets = split(learn.batch)
+    args, keywords, targets = split_by_owner(learn)
     return dict(keywords) or _bare(args), _bare(targets)
+
+
+def split_by_owner(learn: Any) -> tuple[Any, Mapping, Any]:
+    """Return inputs by position and by keyword, and targets, as who computes the loss splits."""
+    owner = learn.owner("get_loss") if hasattr(learn, "owner") else None
+    return getattr(owner, "split", _split)(learn.batch)
 
 
 def _split(batch: Any) -> tuple[Any, Mapping, Any]:

@@ -1,6 +1,6 @@
 """Read a learning rate off the curve of a search: suggestions and the plot.
 
-Stands on numpy; matplotlib is asked for by plots alone.
+Stands on numpy and plotting; matplotlib is asked for by plots alone.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from .plotting import new_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,10 +65,8 @@ class LRFound:
 
 def plot_curves(lrs: list[float], losses: list[float], ax: Axes | None = None) -> Axes:
     """Draw the losses over the rates, raw and smoothed, without the divergence."""
-    import matplotlib.pyplot as plt
-
     clipped = _clipped(losses)
-    ax = ax or plt.subplots(figsize=(6.5, 3.5), layout="constrained")[1]
+    ax = ax or new_axes((6.5, 3.5))
     ax.plot(lrs, clipped, color="0.75", lw=1, label="each update")
     ax.plot(lrs, _smooth(lrs, clipped), color="C0", label="smoothed")
     ax.set(xscale="log", xlabel="learning rate", ylabel="training loss", title="lr search")
