@@ -17,7 +17,7 @@ from torch import nn
 
 import minilearn
 from minilearn import cli
-from minilearn.cli import folder, learning
+from minilearn.cli import folder, learning, using
 from minilearn.cli.building import build_dls, build_model, taken_over
 from minilearn.cli.changing import Aug
 
@@ -349,3 +349,80 @@ def test_what_cannot_be_exported_leaves_its_weights(capsys):
     folder.write_model(learn, Path("."))
     assert "only the weights are saved" in capsys.readouterr().out
     assert Path("model.safetensors").exists()
+
+
+BAD_ARGUMENTS = [
+    ("model_args: {nfs: [8, 1.5]}", "model_args.nfs takes sequence of int, got [8, 1.5]"),
+    ("model_args: {nsf: [8]}", "model_args.nsf is no argument of cnn; did you mean nfs?"),
+    ("model_args: {act: {torch.nn: ReLu}}", "did you mean 'ReLU'"),
+    ("model_args: {act: {}}", "names no layer"),
+    ("opt_args: {betas: [0.9, x]}", "opt_args.betas takes tuple of float, float"),
+    ("opt_args: {lr: 1}", "opt_args.lr is no argument of adamw"),
+    ("opt: mine:slow\nopt_args: {momentun: 1}", "did you mean momentum?"),
+    ("sched_args: {pct_strat: 0.1}", "did you mean pct_start?"),
+    ("sched_args: {anneal_strategy: 5}", "sched_args.anneal_strategy takes cos | linear"),
+    ("model:", "model takes str, got null"),
+    ("build_dls: os:path", "os:path is no function"),
+    ("workers: -1", "--workers is a number from 0"),
+    ("size: [0, 8]", "--size is a number from 1"),
+    ("seed: 1e300", "--seed is a number from 0"),
+]
+
+
+@pytest.mark.case("C145")
+@pytest.mark.parametrize(("text", "named"), BAD_ARGUMENTS)
+def test_arguments_of_parts_are_checked_before_data_are_read(
+    text, named, mine, capsys, monkeypatch
+):
+    monkeypatch.setattr(minilearn, "fashion_mnist", lambda full: pytest.fail("data were read"))
+    Path("c.yaml").write_text(text)
+    assert train("-c", "c.yaml") == 2
+    assert named in capsys.readouterr().err
+
+
+@pytest.mark.case("C146")
+def test_arguments_of_parts_become_what_their_functions_take():
+    model = build_model(build_dls(bs=16), "cnn", model_args={"nfs": [8, 1e1]})
+    assert [m.out_channels for m in model.modules() if isinstance(m, nn.Conv2d)][:2] == [8, 10]
+    args = {"eps": "1e-3", "amsgrad": "yes", "weight_decay": 1}
+    learn = learning.build_learner(build_dls(bs=16), model, opt_args=args)
+    group = learn.opt_func(model, 0.1).param_groups[0]
+    found = [group[name] for name in ("eps", "amsgrad", "weight_decay")]
+    assert found == [1e-3, True, 1.0] and type(found[1]) is bool
+
+
+def test_pictures_with_several_labels_are_predicted_with_all_of_them(few, capsys):
+    Path("pics").mkdir()
+    lines = ["path,label"]
+    for i, row in enumerate(few["train"]):
+        row["image"].save(f"pics/{i}.png")
+        names = [name for name, bit in (("low", 1), ("high", 4)) if row["label"] & bit]
+        lines.append(f"pics/{i}.png,{' '.join(names)}")
+    Path("table.csv").write_text("\n".join(lines) + "\n")
+    words = ["table.csv", "--sep", " ", "--channels", "1", "--epochs", "1", "--out", "a"]
+    assert train(*words, "--paths", "path", "--labels", "label") == 0
+    names = [f"pics/{i}.png" for i in range(64)]
+    capsys.readouterr()
+    assert cli.main(["predict", "a", *names, "--device", "cpu"]) == 0
+    learn = minilearn.load_learner("a", "cpu")
+    seen = set()
+    for line, name in zip(capsys.readouterr().out.splitlines(), names, strict=True):
+        file, *found = line.split("\t")
+        output = learn.infer(name).output.sigmoid().tolist()
+        above = [(c, p) for c, p in zip(learn.dls.pipeline.classes, output, strict=True) if p > 0.5]
+        above.sort(key=lambda pair: -pair[1])
+        assert file == name
+        assert found == ([x for c, p in above for x in (c, f"{p:.4f}")] or ["none"])
+        seen.add(len(above))
+    assert seen - {1}  # a single class would be what softmax finds
+
+
+def test_labels_are_printed_from_the_most_probable_on_or_none():
+    learn = minilearn.Learner(nn.Linear(1, 3), minilearn.DataLoaders())
+    learn.dls.pipeline = minilearn.Pipeline(classes=["a", "b", "c"])
+    for shares, expected in [
+        ([0.6, 0.5, 0.9], ["c", "0.9000", "a", "0.6000"]),
+        ([0.1, 0.2, 0.3], ["none"]),
+    ]:
+        one = minilearn.Prediction("c", 0.9, torch.tensor(shares), None)
+        assert using._probable(one, learn) == expected

@@ -10,13 +10,13 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from jsonargparse.typing import NonNegativeInt, PositiveInt
-
 from minilearn.data.picture_loaders import image_dls
-from minilearn.nn.registry import TIMM, create_model, model_maker
+from minilearn.nn.registry import TIMM, create_model, from_plain, model_maker
 
 from .changing import Aug, check_aug, picture_changes
-from .options import also_takes, checked_by, unknown_arguments
+from .converting import arguments_for
+from .kinds import NonNegativeInt, PositiveInt
+from .options import also_takes, checked_by
 
 if TYPE_CHECKING:
     from torch import nn
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 CHANNELS = ("n_in", "in_chans", "in_channels")
 CLASSES = ("n_out", "num_classes", "n_classes")
 PICTURES = inspect.signature(image_dls).parameters
+LIMITS = {"size": (1, 2**16), "workers": (0, 2**10), "bs_valid": (1, 2**31), "seed": (0, 2**63)}
+LIMITS |= {"valid": (0, 1), "max_errors": (0, 1)}
 # options of image_dls that DataLoaders.from_dd has, too, or that make no difference in memory
 SIMPLE = {"bs_valid", "drop_last", "seed", "mean", "std", "normalize", "workers", "device"}
 
@@ -34,8 +36,13 @@ SIMPLE = {"bs_valid", "drop_last", "seed", "mean", "std", "normalize", "workers"
 # ---- data ----
 
 
-def _check_dls(*, aug: Aug = Aug(), **_: Any) -> Iterator[str]:  # noqa: B008
+def _check_dls(*, aug: Aug = Aug(), **given: Any) -> Iterator[str]:  # noqa: B008
     yield from check_aug(aug)
+    for key, (low, high) in LIMITS.items():
+        value = given.get(key)
+        numbers = value if isinstance(value, (list, tuple)) else [low if value is None else value]
+        if not all(low <= number <= high for number in numbers):
+            yield f"--{key} is a number from {low} to {high}, got {value}"
 
 
 @checked_by(_check_dls)
@@ -69,12 +76,12 @@ def build_dls(
     tfms = picture_changes(aug, pictures.get("size"))
     if data is not None:
         return image_dls(data, bs, channels=channels or 3, tfms=tfms, **pictures)
-    sample = minilearn.fashion_mnist(full=full)
+    sample: Any = minilearn.fashion_mnist(full=full)
     changed = {k for k, value in pictures.items() if value != PICTURES[k].default}
     if tfms is not None or channels == 3 or changed - SIMPLE:
         return image_dls(sample, bs, channels=channels or 1, tfms=tfms, **pictures)
     shared = {k: pictures[k] for k in ("bs_valid", "drop_last", "seed") if k in pictures}
-    stats = pictures.get("mean"), pictures.get("std")
+    stats: Any = pictures.get("mean"), pictures.get("std")
     normalize = pictures.get("normalize", True) if None in stats else stats
     return minilearn.DataLoaders.from_dd(sample, bs, normalize=normalize, **shared)
 
@@ -99,10 +106,16 @@ def _check_model(
 ) -> Iterator[str]:
     try:
         maker = model_maker(model)
+        arguments, problems = arguments_for(maker, model_args, "model_args", model)
     except (ValueError, ImportError) as e:
         yield f"--model: {e}"
         return
-    yield from unknown_arguments(maker, model_args, "model_args", model)
+    yield from problems
+    for name, value in arguments.items():
+        try:
+            from_plain(value)
+        except ValueError as e:
+            yield f"model_args.{name}: {e}"
     if pretrained and not model.startswith(TIMM):
         yield f"--pretrained: weights are there for models of timm alone, not for {model}"
 
@@ -131,7 +144,8 @@ def build_model(
         sizes |= _named_like(maker, CHANNELS, pipeline.channels)
         sizes |= _named_like(maker, CLASSES, pipeline.classes and len(pipeline.classes))
     weights = {"pretrained": True} if pretrained else {}
-    return create_model(model, **sizes | weights | (model_args or {}))
+    arguments, _ = arguments_for(maker, model_args, "model_args", model)
+    return create_model(model, **sizes | weights | arguments)
 
 
 def _named_like(maker: Any, names: tuple[str, ...], value: Any) -> dict[str, Any]:

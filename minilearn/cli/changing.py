@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt
+from .kinds import ClosedUnitInterval, NonNegativeFloat, NonNegativeInt
 
 POLICIES = {
     "rand": "RandAugment",

@@ -6,18 +6,21 @@ Stands on options, values, words and files.
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from .converting import BadInput
 from .files import nested, read_config, yaml_text
 from .options import REQUIRED, Option, Stage
-from .values import BadInput, Given, flat, settle
-from .words import SHORT, help_text, read_words
+from .values import Given, flat, settle
+from .words import COMMON, SHORT, help_text, read_words
 
 INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
+PIPE_CLOSED = 141  # and for one whose reader has gone: `| head -1`
 BAD_INPUT = 2
 
 Stages = Callable[[Mapping[str, Any]], Sequence[Stage]]
@@ -58,6 +61,8 @@ class Command:
         for stage in self.stages(chosen):
             for option in stage.options():
                 found.setdefault(option.key, option)
+        if taken := [option.key for option in COMMON if option.key in found]:
+            raise TypeError(f"rename the argument {taken[0]}: all programs have --{taken[0]}")
         return list(found.values())
 
     def settle(self, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,7 +83,7 @@ class Command:
             BadInput: something is wrong with the words or a file; names everything.
         """
         said = {key: last for key in self.looked_at for last in spoken(argv, key)[-1:]}
-        files = [(path, read_config(path)) for path in spoken(argv, "config")]
+        files = [(path, read_config(path)) for path in spoken(argv, "config", alone=None)]
         configs = [*self.base(said), *files]
         options = self.options(self._chosen([*configs, ("", said)]))
         if {"--help", "-h"} & set(argv):
@@ -111,26 +116,39 @@ def _without_need(option: Option) -> Option:
     return replace(option, default=None) if option.default is REQUIRED else option
 
 
-def spoken(argv: Sequence[str], key: str) -> list[str]:
-    """Return the values that the words give for one key, whatever the others mean."""
+def spoken(argv: Sequence[str], key: str, alone: str | None = "true") -> list[str]:
+    """Return the values that the words give for one key, whatever the others mean.
+
+    Args:
+        argv: the words.
+        key: the key.
+        alone: its value where none stands behind it; None where that is none.
+    """
     names = {f"--{key}", *(word for word, long in SHORT.items() if long == f"--{key}")}
     found = []
     for word, after in zip(argv, [*argv[1:], "--"], strict=False):
         if word in names:
-            found.append("true" if after.startswith("--") else after)
+            found.append(alone if after.startswith("--") or after in SHORT else after)
         elif word.startswith(f"--{key}="):
             found.append(word.partition("=")[2])
-    return found
+    return [value for value in found if value]
 
 
 def ended(prog: str, act: Callable[[], Any], debug: bool) -> tuple[int, Any]:
     """Run `act`; return the exit status and what it returned.
 
-    Bad input is one line on stderr and status 2, Ctrl-C is 130; other errors are faults, and leave
-    with their traceback, as all do with `debug`.
+    Bad input is one line on stderr and status 2, Ctrl-C is 130, a closed pipe 141; other errors are
+    faults, and leave with their traceback, as all do with `debug`.
     """
     try:
-        return 0, act()
+        result = act()
+        sys.stdout.flush()
+        return 0, result
+    except BrokenPipeError:
+        if debug:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end
+        return PIPE_CLOSED, None
     except KeyboardInterrupt:
         print(f"\n{prog}: interrupted", file=sys.stderr)
         return INTERRUPTED, None

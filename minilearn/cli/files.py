@@ -5,8 +5,11 @@ Stands on PyYAML, which comes with jsonargparse.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,8 @@ FLOAT = re.compile(
     re.X,
 )
 BOOLS = {"true": True, "True": True, "false": False, "False": False}
-WHOLE = re.compile(r"[-+]?(?:0|[1-9][\d_]*)")
+# neither 007 nor 1:30, which YAML takes for 7 and 90
+WHOLE = re.compile(r"[-+]?(?:0|[1-9]\d*(?:_\d+)*|0x[\da-fA-F]+|0o[0-7]+|0b[01]+)")
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
@@ -33,8 +37,10 @@ def read_config(path: str | Path) -> dict[str, Any]:
         raise ValueError(f"{path} cannot be read: {e}") from e
     if config is None:
         return {}
-    if not isinstance(config, Mapping) or not all(isinstance(key, str) for key in config):
+    if not isinstance(config, Mapping):
         raise ValueError(f"{path} must hold names and values, such as 'lr: 1e-3'")
+    if other := [key for key in config if not isinstance(key, str)]:
+        raise ValueError(f"{path} must hold names and values; {shown(other[0])} is no name")
     return dict(config)
 
 
@@ -74,16 +80,26 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 def plain(value: Any) -> Any:
     """Return a value as YAML can hold it."""
+    if isinstance(value, Enum):
+        return value.name
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, set, frozenset)):
         return [plain(item) for item in value]
     if value is None or isinstance(value, bool):
         return value
-    for kind in (int, float, str):  # of jsonargparse's own numbers, too
+    for kind in (int, float, str):  # of classes derived from them, too
         if isinstance(value, kind):
             return kind(value)
     return str(value)
+
+
+def shown(value: Any) -> str:
+    """Return a value as a user would write it in a file."""
+    value = plain(value)
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
 def number(text: Any) -> Any:
@@ -93,7 +109,7 @@ def number(text: Any) -> Any:
     if text in BOOLS:
         return BOOLS[text]
     if WHOLE.fullmatch(text.strip()):
-        return int(text)
+        return int(text, 0)
     if FLOAT.fullmatch(text.strip()):
         return float(re.sub(r"\.(?=inf|nan)", "", text.lower()).replace("_", ""))
     return text
@@ -113,12 +129,13 @@ def _loader() -> type:
                 )
             return super().construct_mapping(node, deep)
 
-    mended = ("tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp")
+    mended = [f"tag:yaml.org,2002:{name}" for name in ("float", "int", "timestamp")]
     Loader.yaml_implicit_resolvers = {
         first: [(tag, form) for tag, form in known if tag not in mended]
         for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
-    Loader.add_constructor(mended[0], lambda loader, node: number(node.value))
-    whole = re.compile(rf"^(?:{FLOAT.pattern})$", re.X)
-    Loader.add_implicit_resolver(mended[0], whole, list("-+0123456789."))
+    for tag, form in zip(mended, (FLOAT, WHOLE), strict=False):
+        whole = re.compile(rf"^(?:{form.pattern})$", re.X)
+        Loader.add_constructor(tag, lambda loader, node: number(node.value))
+        Loader.add_implicit_resolver(tag, whole, list("-+0123456789."))
     return Loader

@@ -9,10 +9,10 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
-from jsonargparse.typing import ClosedUnitInterval, PositiveFloat, PositiveInt
-
 from .changing import Aug, batch_changes
-from .options import checked_by, unknown_arguments
+from .converting import arguments_for
+from .kinds import ClosedUnitInterval, NonNegativeFloat, PositiveFloat, PositiveInt
+from .options import checked_by
 
 if TYPE_CHECKING:
     import torch
@@ -24,12 +24,9 @@ if TYPE_CHECKING:
 def _check_learner(
     *, opt: str = "adamw", opt_args: Any = None, device: str | None = None, **_: Any
 ) -> Iterator[str]:
-    from minilearn.optim import named
-
     try:
-        if ":" not in opt:
-            yield from unknown_arguments(named(opt), opt_args, "opt_args", opt)
-    except ValueError as e:
+        yield from _optimizer(opt, opt_args)[2]
+    except (ValueError, ImportError) as e:
         yield f"--opt: {e}"
     try:
         pick_device(device)
@@ -44,7 +41,7 @@ def build_learner(
     /,
     opt: str = "adamw",
     opt_args: dict[str, Any] | None = None,
-    wd: float | None = None,
+    wd: NonNegativeFloat | None = None,
     amp: Literal["bf16", "fp16"] | None = None,
     ema: ClosedUnitInterval | None = None,
     accum: PositiveInt = 1,
@@ -76,15 +73,23 @@ def build_learner(
         device: such as cpu or cuda:0; by default the best there is
     """
     from minilearn import Learner, optimizer
-    from minilearn.nn.registry import named_object
 
     where = pick_device(device)
     asked = {"ema": ema, "accum": accum, "clip": clip, "mixup": mixup}
     asked |= {"compile": compile, "channels_last": channels_last}
     cbs = [*_placed(where, amp), *_asked(**asked), *batch_changes(aug)]
-    func = named_object(opt) if ":" in opt else opt
-    make = optimizer(func, wd=wd, **opt_args or {})
+    func, arguments, _ = _optimizer(opt, opt_args)
+    make = optimizer(func, wd=wd, **arguments)
     return Learner(net.to(where), dls, class_loss, cbs=cbs, opt_func=make)
+
+
+def _optimizer(opt: str, opt_args: Any) -> tuple[Any, dict[str, Any], list[str]]:
+    """Return the optimizer of a name, its arguments, and what is wrong with those."""
+    from minilearn.nn.registry import named_object
+    from minilearn.optim import named
+
+    func = named_object(opt) if ":" in opt else named(opt)
+    return func, *arguments_for(func, opt_args, "opt_args", opt, but=("params", "lr"))
 
 
 def _placed(device: torch.device, amp: str | None) -> list[Any]:

@@ -1,6 +1,6 @@
 """Options from the signatures of functions: names, types, defaults and help stand there alone.
 
-Stands on the registry of names; jsonargparse has the types of numbers.
+Stands on kinds.
 """
 
 from __future__ import annotations
@@ -9,28 +9,12 @@ import dataclasses
 import inspect
 import re
 import textwrap
-import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar
 
-from jsonargparse.typing import (
-    ClosedUnitInterval,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-)
+from .kinds import kind_of, leaves, takes_mapping, takes_null
 
-from minilearn.nn.registry import did_you_mean
-
-NUMBERS = {
-    PositiveInt: "int above 0",
-    NonNegativeInt: "int from 0",
-    PositiveFloat: "float above 0",
-    NonNegativeFloat: "float from 0",
-    ClosedUnitInterval: "0 to 1",
-}
 REQUIRED = inspect.Parameter.empty
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -64,9 +48,14 @@ class Option:
         return bool in leaves(self.kind)
 
     @property
+    def takes_null(self) -> bool:
+        """Whether null is a value of it."""
+        return takes_null(self.kind)
+
+    @property
     def is_open(self) -> bool:
-        """Whether it is a dict, whose keys are not fixed here."""
-        return any(get_origin(k) is dict or k is dict for k in (self.kind, *get_args(self.kind)))
+        """Whether a section may be its value, whose keys are not fixed here."""
+        return self.kind is Any or takes_mapping(self.kind)
 
 
 @dataclass(frozen=True)
@@ -83,19 +72,22 @@ class Stage:
 
     def call(self, *supplied: Any, values: Mapping[str, Any]) -> Any:
         """Call the function with what it takes of the values of options."""
-        return self.fn(*supplied, **arguments_of(self.fn, self.supplied, values))
+        arguments = arguments_of(self.fn, self.supplied, values)
+        known = inspect.signature(self.fn).parameters.values()
+        places = [p.name for p in known if p.kind is p.POSITIONAL_ONLY and p.name in arguments]
+        return self.fn(*supplied, *[arguments.pop(name) for name in places], **arguments)
 
     def problems(self, values: Mapping[str, Any]) -> Iterator[str]:
         """Yield what is wrong with its arguments together, where it has a `check` that knows."""
-        if hasattr(self.fn, "check"):
-            yield from self.fn.check(**arguments_of(self.fn, self.supplied, values))
+        if check := getattr(self.fn, "check", None):
+            yield from check(**arguments_of(self.fn, self.supplied, values))
 
 
 def also_takes(fn: Callable[..., Any], *but: str) -> Callable[[F], F]:
     """Say that the `**kwargs` of the decorated function are those of `fn`, some left out."""
 
     def mark(outer: F) -> F:
-        outer.also_takes = (fn, but)  # type: ignore[attr-defined]
+        setattr(outer, "also_takes", (fn, but))  # noqa: B010
         return outer
 
     return mark
@@ -105,23 +97,10 @@ def checked_by(check: Callable[..., Iterator[str]]) -> Callable[[F], F]:
     """Say that `check` yields what is wrong with arguments of the function; it takes the same."""
 
     def mark(fn: F) -> F:
-        fn.check = check  # type: ignore[attr-defined]
+        setattr(fn, "check", check)  # noqa: B010
         return fn
 
     return mark
-
-
-def unknown_arguments(fn: Any, given: Any, key: str, of: str) -> Iterator[str]:
-    """Yield which keys of a dict option `key` the function `fn`, called `of`, does not take."""
-    try:
-        known = inspect.signature(fn).parameters
-    except (TypeError, ValueError):  # no signature to be had
-        return
-    if any(p.kind is p.VAR_KEYWORD for p in known.values()):
-        return
-    for name in given or {}:
-        if name not in known:
-            yield f"{key}.{name} is no argument of {of}{did_you_mean(name, known)}"
 
 
 def options_of(fn: Callable[..., Any], supplied: int = 0, title: str = "options") -> list[Option]:
@@ -147,13 +126,17 @@ def arguments_of(
 
 
 def _argument(key: str, kind: Any, values: Mapping[str, Any]) -> Any:
-    if not dataclasses.is_dataclass(kind):
+    if not _is_group(kind):
         return values[key]
     return kind(**{p.name: _argument(f"{key}.{p.name}", p.kind, values) for p in _parameters(kind)})
 
 
+def _is_group(kind: Any) -> bool:
+    return dataclasses.is_dataclass(kind) and isinstance(kind, type)
+
+
 def _as_options(key: str, kind: Any, default: Any, text: str, title: str) -> Iterator[Option]:
-    if not dataclasses.is_dataclass(kind):
+    if not _is_group(kind):
         yield Option(key, kind, default, text, title)
         return
     for p in _parameters(kind):
@@ -175,36 +158,19 @@ def _parameters(fn: Callable[..., Any], supplied: int = 0) -> list[_Parameter]:
     given = list(signature.parameters.values())[supplied:]
     made = {f.name: f.default_factory() for f in _fields(fn) if f.default_factory is not MISSING}
     named = [p for p in given if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    found = {
-        p.name: _Parameter(p.name, _kind(fn, p), made.get(p.name, p.default), texts.get(p.name, ""))
-        for p in named
-    }
-    if any(p.kind is p.VAR_KEYWORD for p in given) and hasattr(fn, "also_takes"):
-        inner, but = fn.also_takes
+    found = {}
+    for p in named:
+        default, text = made.get(p.name, p.default), texts.get(p.name, "")
+        found[p.name] = _Parameter(p.name, kind_of(fn, p), default, text)
+    passed_on = getattr(fn, "also_takes", None)
+    if passed_on and any(p.kind is p.VAR_KEYWORD for p in given):
+        inner, but = passed_on
         found |= {p.name: p for p in _parameters(inner) if p.name not in {*found, *but}}
     return list(found.values())
 
 
 def _fields(fn: Any) -> tuple[dataclasses.Field[Any], ...]:
     return dataclasses.fields(fn) if dataclasses.is_dataclass(fn) else ()
-
-
-def _kind(fn: Callable[..., Any], p: inspect.Parameter) -> Any:
-    if p.annotation is p.empty:
-        return Any if p.default in (p.empty, None) else type(p.default)
-    if not isinstance(p.annotation, str):
-        return p.annotation
-    holder = fn.__init__ if isinstance(fn, type) else inspect.unwrap(fn)
-    home = types.SimpleNamespace(__annotations__={p.name: p.annotation})
-    try:
-        return get_type_hints(home, vars(inspect.getmodule(holder)) | _globals(holder))[p.name]
-    except NameError as e:
-        name = getattr(fn, "__name__", fn)
-        raise TypeError(f"{name}({p.name}: {p.annotation}) cannot be an option: {e}") from e
-
-
-def _globals(fn: Any) -> dict[str, Any]:
-    return getattr(fn, "__globals__", {})
 
 
 def described(fn: Callable[..., Any]) -> dict[str, str]:
@@ -214,28 +180,3 @@ def described(fn: Callable[..., Any]) -> dict[str, str]:
     entries = re.split(r"^(?=\w)", textwrap.dedent(block[1]), flags=re.M) if block else []
     pairs = (re.match(r"(\w+)(?: \(.*?\))?:\s*(.*)", entry, re.S) for entry in entries)
     return {m[1]: " ".join(m[2].split()) for m in pairs if m}
-
-
-def leaves(kind: Any) -> list[Any]:
-    """Return the types that a union is of; a type alone is one."""
-    if get_origin(kind) in (Union, types.UnionType):
-        return [leaf for part in get_args(kind) for leaf in leaves(part)]
-    return [kind]
-
-
-def in_words(kind: Any) -> str:
-    """Return a type as a user reads it: "float | auto"."""
-    if get_origin(kind) is Literal:
-        return " | ".join(map(str, get_args(kind)))
-    parts = leaves(kind)
-    if len(parts) > 1:
-        return " | ".join(in_words(part) for part in parts)
-    if kind is type(None):
-        return "null"
-    if kind in NUMBERS:
-        return NUMBERS[kind]
-    if get_origin(kind) in (list, dict, tuple):
-        inside = ", ".join("…" if a is ... else in_words(a) for a in get_args(kind))
-        return f"{get_origin(kind).__name__} of {inside}"
-    name = getattr(kind, "__name__", str(kind))
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower() if name != "Any" else "anything"

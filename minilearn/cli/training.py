@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
-
 from minilearn.callbacks.named_schedules import schedule
 from minilearn.nn.registry import named_object
 
 from .building import build, build_dls, build_model
 from .command import INTERRUPTED, Command
+from .converting import BadInput, arguments_for
 from .files import nested, read_config
 from .folder import (
     CHECKPOINTS,
@@ -29,6 +28,7 @@ from .folder import (
     sinks,
     write_results,
 )
+from .kinds import NonNegativeInt, PositiveFloat, PositiveInt
 from .learning import build_learner
 from .options import Stage, checked_by
 
@@ -85,9 +85,20 @@ class Run:
 
 def _check_fit(*, sched: str = "none", sched_args: Any = None, **_: Any) -> Iterator[str]:
     try:
-        schedule(sched, **sched_args or {})
+        yield from _scheduled(sched, sched_args)[1]
     except (ValueError, ImportError) as e:
         yield f"--sched: {e}"
+
+
+def _scheduled(sched: str, sched_args: Any) -> tuple[Any, list[str]]:
+    """Return the factory of a schedule with its arguments, and what is wrong with those."""
+    from torch.optim.lr_scheduler import OneCycleLR
+
+    inner = OneCycleLR if sched == "one_cycle" else None
+    arguments, problems = arguments_for(
+        schedule(sched), sched_args, "sched_args", sched, ("opt", "optimizer"), inner
+    )
+    return schedule(sched, **arguments), problems
 
 
 @checked_by(_check_fit)
@@ -118,14 +129,19 @@ def fit(
     from minilearn import BatchSchedCB
     from minilearn import warmup as warmed
 
-    factory = schedule(sched, **sched_args or {})
+    factory, _ = _scheduled(sched, sched_args)
     factory = warmed(factory, warmup) if warmup else factory
     cbs = [*cbs, BatchSchedCB(factory)]
-    learn.fit(epochs, lr=lr, cbs=cbs, resume=resume, on_interrupt="stop")
+    rate: Any = lr  # auto was looked for before
+    learn.fit(epochs, lr=rate, cbs=cbs, resume=resume, on_interrupt="stop")
 
 
 def search(
-    learn: Learner, /, plot: Path | None = None, start_lr: PositiveFloat = 1e-5, gamma: float = 1.3
+    learn: Learner,
+    /,
+    plot: Path | None = None,
+    start_lr: PositiveFloat = 1e-5,
+    gamma: PositiveFloat = 1.3,
 ) -> int:
     """Print the suggestions of a search for the learning rate, a line each.
 
@@ -139,7 +155,8 @@ def search(
     for name, lr in found.suggestions.items():
         print(name, f"{lr:.3g}", sep="\t")
     if plot is not None:
-        found.plot().figure.savefig(plot, dpi=120)
+        figure: Any = found.plot().figure
+        figure.savefig(plot, dpi=120)
     return 0
 
 
@@ -150,6 +167,8 @@ def builders(chosen: Mapping[str, Any]) -> dict[str, Stage]:
     for name, supplied in REPLACEABLE.items():
         spec = str(chosen.get(name) or f"{HOME}{name}")
         fn = ours[name] if spec == f"{HOME}{name}" else named_object(spec)
+        if not callable(fn):
+            raise BadInput(f"--{name}: {spec} is no function")
         stages[name] = Stage(fn, TITLES[name], supplied)
     return stages
 
@@ -191,9 +210,8 @@ def train_with(values: dict[str, Any]) -> Learner:
     set_seed(values["seed"])
     learn = build(builders(values), values)
     if values.get("lr") == "auto":
-        lr = learn.lr_find(plot=False).valley
-        print(f"lr: {lr:.3g} (auto)")
-        values = {**values, "lr": lr}
+        values |= {"lr": learn.lr_find(plot=False).valley}
+        print(f"lr: {values['lr']:.3g} (auto)")
     folder = begin(run.out, run.resume)
     kept = {key: value for key, value in values.items() if key not in ("out", "resume")}
     resume = None

@@ -10,21 +10,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from jsonargparse.typing import NonNegativeInt, PositiveInt
-
 from .files import read_config
-from .folder import CONFIG
+from .folder import CONFIG, has_several_labels
+from .kinds import NonNegativeInt, PositiveInt
 from .learning import class_accuracy, class_loss, pick_device
 from .training import TRAIN, builders
 
 if TYPE_CHECKING:
     from minilearn.core.learner import Learner
+    from minilearn.infer import Prediction
 
 READ_TOGETHER = 64
 
 
 def predict(model: Path, files: list[str], device: str | None = None) -> int:
     """Print class and probability of each picture, a line a file.
+
+    Where pictures may have several labels: all whose probability is above 0.5, or none.
 
     Args:
         model: a folder that `minilearn train` or `learn.export` has written
@@ -34,19 +36,36 @@ def predict(model: Path, files: list[str], device: str | None = None) -> int:
     Returns:
         The exit status: 0, or 1 where some file could not be read; it is named on stderr.
     """
+    from torch import Tensor
+
     from minilearn import load_learner
 
     learn = load_learner(model, pick_device(device))
     if learn.dls.pipeline.channels is None:
         raise ValueError(f"the model in {model} was not trained on pictures that it can prepare")
+    several = has_several_labels(model)
     bad = 0
     for start in range(0, len(files), READ_TOGETHER):
         read = read_pictures(learn, files[start : start + READ_TOGETHER])
         bad += sum(isinstance(picture, Exception) for picture in read.values())
         good = {name: x for name, x in read.items() if not isinstance(x, Exception)}
-        for name, found in zip(good, learn.infer(list(good.values())), strict=True):
-            print(name, found.label, f"{found.probability:.4f}", sep="\t")
+        found: Any = learn.infer(list(good.values()), act=Tensor.sigmoid if several else None)
+        for name, one in zip(good, found, strict=True):
+            print(name, *(_probable(one, learn) if several else _best(one)), sep="\t")
     return 1 if bad else 0
+
+
+def _best(found: Prediction) -> list[str]:
+    return [str(found.label), f"{found.probability:.4f}"]
+
+
+def _probable(found: Prediction, learn: Learner) -> list[str]:
+    """Return the labels that are more probable than not, the most probable first."""
+    probabilities: Any = found.probabilities
+    names = learn.dls.pipeline.classes or range(len(probabilities))
+    ranked = sorted(zip(probabilities.tolist(), names, strict=True), key=lambda pair: -pair[0])
+    above = [(name, share) for share, name in ranked if share > 0.5]
+    return [text for name, share in above for text in (str(name), f"{share:.4f}")] or ["none"]
 
 
 def read_pictures(learn: Learner, files: Sequence[str]) -> dict[str, Any]:

@@ -8,9 +8,12 @@ from __future__ import annotations
 import argparse
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import get_origin
+from typing import Any, get_origin
 
-from .options import REQUIRED, Option, in_words
+from .converting import SWITCHED
+from .files import shown
+from .kinds import in_words
+from .options import REQUIRED, Option
 from .values import Given, unknown
 
 COMMON = [
@@ -20,7 +23,6 @@ COMMON = [
     Option("help", bool, False, "show this list and end"),
 ]
 SHORT = {"-c": "--config", "-h": "--help"}
-SWITCHED = {"true": True, "yes": True, "false": False, "no": False}
 
 
 def read_words(
@@ -32,8 +34,10 @@ def read_words(
     dict; words without a key go to the positional options, all that are left to the last of those
     where that is a list. Wrong are keys that are unknown or have no value.
     """
-    options = {option.key: option for option in (*options, *COMMON)}
-    given, alone, problems = [], [], []
+    known = {option.key: option for option in (*options, *COMMON)}
+    given: list[Given] = []
+    alone: list[str] = []
+    problems: list[str] = []
     words = deque(argv)
     while words:
         word = words.popleft()
@@ -42,20 +46,23 @@ def read_words(
             alone.append(word)
             continue
         key, has_value, value = word[2:].partition("=")
-        if off := _switched_off(key, options):
+        off = _switched_off(key, known)
+        if off and not has_value:
             given.append(Given(off, False))
             continue
-        option = _option(key, options)
+        option = _option(key, known)
         if not has_value:
             value = _value(option, words)
-        if option is None:
-            problems.append(unknown(Given(key, value), options))
+        if off:
+            problems.append(f"--{key} takes no value, got {value!r}; --{off} does")
+        elif option is None:
+            problems.append(unknown(Given(key, value), known))
         elif value is None:
             problems.append(f"--{key} needs a value ({in_words(option.kind)})")
         else:
             given.append(Given(key, value))
-    given += _in_places(alone, options, positional)
-    if len(alone) > len(positional) and not _ends_in_list(options, positional) and not problems:
+    given += _in_places(alone, known, positional)
+    if len(alone) > len(positional) and not _ends_in_list(known, positional) and not problems:
         stray = alone[len(positional)]  # not where it may be the value of an unknown key
         problems.append(f"what is {stray!r}? A value stands behind its option: --key value")
     return given, problems
@@ -78,7 +85,7 @@ def _value(option: Option | None, words: deque[str]) -> str | bool | None:
     """Return the next word where it is this option's value; True for a switch without one."""
     following = words[0] if words and words[0][:2] != "--" and words[0] not in SHORT else None
     if option is not None and option.is_switch:
-        return words.popleft() if following in SWITCHED else True
+        return words.popleft() if following and following.lower() in SWITCHED else True
     if following is not None:
         return words.popleft()
     return True if option is not None and option.value_is_optional else None
@@ -113,7 +120,9 @@ def help_text(
         if option.title not in groups:
             groups[option.title] = parser.add_argument_group(option.title)
         short = [word for word, key in SHORT.items() if key == f"--{option.key}"]
-        kind = {"action": "store_true"} if option.is_switch else {"metavar": "VALUE"}
+        kind: dict[str, Any] = (
+            {"action": "store_true"} if option.is_switch else {"metavar": "VALUE"}
+        )
         groups[option.title].add_argument(*short, f"--{option.key}", help=_help(option), **kind)
     return parser.format_help()
 
@@ -124,6 +133,6 @@ def _help(option: Option) -> str:
         parts.append("required")
     elif option.is_switch and option.default:
         parts.append(f"default true; --no_{option.key}")
-    elif option.default not in (None, False, {}, []):
-        parts.append(f"default {str(option.default).lower()}")
+    elif option.default not in (None, False, {}, [], ""):
+        parts.append(f"default {shown(option.default)}")
     return " ".join([option.help, f"({', '.join(parts)})" if parts else ""]).replace("%", "%%")
