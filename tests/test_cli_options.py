@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 
 from minilearn import cli
 from minilearn.cli import command, converting, values
-from minilearn.cli.converting import BadInput, convert, did_you_mean
+from minilearn.cli.converting import BadInput, convert
 from minilearn.cli.files import loads, nested, read_config, yaml_text
 from minilearn.cli.kinds import PositiveFloat, in_words
+from minilearn.cli.near import did_you_mean
 from minilearn.cli.options import also_takes, options_of
 
 
@@ -450,9 +451,9 @@ def test_records_in_lists_and_unions_are_checked_in_every_field(tmp_path, capsys
     assert cli.run(structured, ["--head.width", "4"])["head"] == Layer(4)
     path = write(tmp_path, "layers: [{widht: 2}]\nhead: {width: x, nme: y}\n")
     err = refused(capsys, "-c", path, fn=structured)
-    for part in ("layers.0.widht", "did you mean width?", "missing: ", "head.width takes int"):
+    for part in ("layers.0.widht", "did you mean 'width'?", "missing: ", "head.width takes int"):
         assert part in err
-    assert "head.nme is no argument of layer; did you mean name?" in err
+    assert "head.nme is no argument of layer; did you mean 'name'?" in err
 
 
 def test_what_is_given_for_a_dict_goes_into_what_was_there(tmp_path):

@@ -353,13 +353,13 @@ def test_what_cannot_be_exported_leaves_its_weights(capsys):
 
 BAD_ARGUMENTS = [
     ("model_args: {nfs: [8, 1.5]}", "model_args.nfs takes sequence of int, got [8, 1.5]"),
-    ("model_args: {nsf: [8]}", "model_args.nsf is no argument of cnn; did you mean nfs?"),
+    ("model_args: {nsf: [8]}", "model_args.nsf is no argument of cnn; did you mean 'nfs'?"),
     ("model_args: {act: {torch.nn: ReLu}}", "did you mean 'ReLU'"),
     ("model_args: {act: {}}", "names no layer"),
     ("opt_args: {betas: [0.9, x]}", "opt_args.betas takes tuple of float, float"),
     ("opt_args: {lr: 1}", "opt_args.lr is no argument of adamw"),
-    ("opt: mine:slow\nopt_args: {momentun: 1}", "did you mean momentum?"),
-    ("sched_args: {pct_strat: 0.1}", "did you mean pct_start?"),
+    ("opt: mine:slow\nopt_args: {momentun: 1}", "did you mean 'momentum'?"),
+    ("sched_args: {pct_strat: 0.1}", "did you mean 'pct_start'?"),
     ("sched_args: {anneal_strategy: 5}", "sched_args.anneal_strategy takes cos | linear"),
     ("model:", "model takes str, got null"),
     ("build_dls: os:path", "os:path is no function"),

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 
 from .building import build_dls, build_model
 from .command import Command, ended, run
+from .converting import BadInput
 from .learning import build_learner
+from .near import did_you_mean
 from .training import SEARCH, TRAIN, train
 from .using import evaluate, inspect_file, predict
-from .values import BadInput, did_you_mean
 
 __all__ = ["BadInput", "build_dls", "build_learner", "build_model", "main", "run", "train"]
 

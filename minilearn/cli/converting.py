@@ -6,14 +6,14 @@ Stands on kinds. jsonargparse is asked for the types that are not told apart her
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
+
+from minilearn.nn.registry import did_you_mean as near_name
 
 from .files import loads, number
 from .kinds import (
@@ -28,6 +28,7 @@ from .kinds import (
     origin,
     takes_null,
 )
+from .near import did_you_mean
 
 SWITCHED = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 WRONG = (ValueError, TypeError, OverflowError)
@@ -250,7 +251,7 @@ def arguments_for(
     arguments, problems = {}, []
     for name, value in (given or {}).items():
         if name not in known and (name in but or not is_open):
-            problems.append(f"{key}.{name} is no argument of {of}{did_you_mean(str(name), known)}")
+            problems.append(f"{key}.{name} is no argument of {of}{near_name(str(name), known)}")
             continue
         parts = {_from_yaml(part) for part in leaves(known.get(name, Any))}
         try:
@@ -293,32 +294,3 @@ def _from_yaml(kind: Any) -> Any:
         parts = [part for part in map(_from_yaml, leaves(kind)) if part is not Any]
         return Union[tuple(parts)] if parts else Any  # noqa: UP007
     return kind if kind in LISTS else Any
-
-
-def did_you_mean(name: str, known: Iterable[str], dashes: str = "") -> str:
-    """Return "; did you mean 'lr'?", or nothing where no name is near.
-
-    A key in the wrong group is near to the one with its last name; `batch_size` is near to `bs`,
-    `optimizer` to `opt`.
-    """
-    known = list(known)
-    last = name.rpartition(".")[2]
-    simple = {_bare(key): key for key in reversed(known)}
-    same = [key for key in known if key.rpartition(".")[2] == last]
-    within = [key for key in known if name.startswith(f"{key}.")]
-    first_letters = "".join(word[:1] for word in last.split("_"))
-    short = [k for k in known if k == first_letters or (len(k) > 2 and last.startswith(k))]
-    near, rather = (
-        [
-            simple[found]
-            for each in (name, last)
-            for found in difflib.get_close_matches(_bare(each), simple, n=1, cutoff=cutoff)
-        ]
-        for cutoff in (0.8, 0.6)
-    )
-    best = [*same, *within, *near, *short, *rather][:1]
-    return f"; did you mean {dashes}{best[0]}?" if best else ""
-
-
-def _bare(key: str) -> str:
-    return re.sub(r"[-_ ]", "", key).lower()

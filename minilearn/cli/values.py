@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .converting import BadInput, convert, did_you_mean
+from .converting import BadInput, convert
 from .files import loads, plain
+from .near import did_you_mean
 from .options import REQUIRED, Option
 
 
