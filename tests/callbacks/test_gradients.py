@@ -272,7 +272,8 @@ def test_the_loss_shown_does_not_depend_on_the_accumulation(n):
 @pytest.mark.case("C021")
 def test_the_check_of_the_loss_shown_notices_a_scaled_one():
     class Scaled(GradAccumCB):
-        def before_backward(self, learn):
+        def after_backward(self, learn):
+            super().after_backward(learn)
             learn.loss = learn.loss / self.n
 
     with pytest.raises(AssertionError):

@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import struct
+import time
 import warnings
 
 import numpy
@@ -239,7 +240,11 @@ def test_wandb_offline_holds_the_history(tmp_path):
     sink = WandbCB(every=2, mode="offline", dir=str(tmp_path), settings={"silent": True})
     learn = learner(sink)
     learn.fit(2)
+    deadline = time.monotonic() + 60
     rows = wandb_rows(tmp_path)
+    while len(rows) < 6 and time.monotonic() < deadline:  # its own process writes, in its own time
+        time.sleep(0.2)
+        rows = wandb_rows(tmp_path)
     ours = [{k: v for k, v in row.items() if k[0] != "_"} for row in rows if "time" in row]
     for row in ours:
         for name in ("loss", "lr"):  # W&B joins rows of one step
