@@ -59,8 +59,12 @@ def first_column(page):
     return re.findall(r"^\| `(\w+)` \|", page, re.M)
 
 
+LEVELS = ("fit", "round", "epoch", "batch", "backward", "step")  # other tests register more
+
+
 def test_the_tables_hold_every_event_action_and_slot_in_order():
-    assert first_column(PAGE) == [*EVENTS, *ACTIONS, *(o.name for o in Order)]
+    ours = [e for e in EVENTS if e.endswith(LEVELS) or e in ("after_predict", "after_loss")]
+    assert first_column(PAGE) == [*ours, *ACTIONS, *(o.name for o in Order)]
 
 
 def test_the_list_of_events_is_what_a_fit_fires():

@@ -312,14 +312,14 @@ def test_random_streams_go_on_in_another_process(tmp_path):
 def test_the_check_notices_each_random_stream_that_is_lost(name, tmp_path, monkeypatch):
     from minilearn.callbacks import resume
 
-    real = resume._unpacked
+    real = resume.unpacked
 
     def lossy(packed):
         states = real(packed)
         now = resume.random_states()
         return states._replace(**{name: getattr(now, name)})
 
-    monkeypatch.setattr(resume, "_unpacked", lossy)
+    monkeypatch.setattr(resume, "unpacked", lossy)
     with pytest.raises(AssertionError):
         assert two_parts(tmp_path) == []
 

@@ -44,7 +44,7 @@ def script() -> str:
 
 def event_table() -> str:
     """Return every event in firing order: when it fires, what skips it, who hears it."""
-    rows = ((f"`{e}`", moment(e), skipped_by(e), hearers(e)) for e in EVENTS)
+    rows = ((f"`{e}`", moment(e), skipped_by(e), hearers(e)) for e in EVENTS if is_ours(e))
     return table(("event", "fires when", "skipped by", "heard by"), rows)
 
 
@@ -72,6 +72,11 @@ def table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     """Return a Markdown table."""
     lines = (header, ("---",) * len(header), *rows)
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def is_ours(event: str) -> bool:
+    """Return whether an event is of a level of the Learner, not one that a user registered."""
+    return event in WITHIN_A_BATCH or event.partition("_")[2] in LEVELS
 
 
 def moment(event: str) -> str:
