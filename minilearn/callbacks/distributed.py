@@ -96,11 +96,11 @@ class AccelerateCB(TrainCB):
         if sync_bn and several and self.accelerator.device.type == "cpu":
             raise ValueError("torch synchronises batch norm on accelerators only; drop sync_bn")
         self.sync_bn = sync_bn and several
-        self.processes = Processes(self._share, self._join) if several else None
+        self.processes: Any = Processes(self._share, self._join) if several else None
         self._place = DeviceCB(self.accelerator.device)
         scaler = self.accelerator.scaler
         self._scaled = None if scaler is None else ScaledPrecision(scaler=scaler)
-        self._wrapped: Wrapped | None = None
+        self._wrapped: Any = None  # a Wrapped, while a fit runs
         self._keeps = False  # a fit inside another leaves that one's wrapper
         self._accum: GradAccumCB | None = None
         self._quiet = ExitStack()  # of a batch whose gradients are not exchanged yet

@@ -38,7 +38,8 @@ def tell_states(learn: Learner) -> None:
         if getattr(cb, "per_process", False)
     }
     mine = {"at": _moment(learn), "random": packed(random_states()), "callbacks": own}
-    learn.processes.states = learn.processes.gather(plain(mine))
+    processes: Any = learn.processes
+    processes.states = processes.gather(plain(mine))
 
 
 def of_processes(learn: Learner) -> dict[str, Any] | None:

@@ -31,7 +31,7 @@ class Nothing(nn.Module):
         super().__init__()
         self.params = [p for p in model.parameters() if p.requires_grad]  # no child of this module
 
-    def forward(self) -> Tensor:
+    def forward(self) -> Any:
         """Return a loss of zero that depends on all weights."""
         return sum(p.flatten()[:0].sum() for p in self.params)
 
@@ -53,6 +53,7 @@ class Wrapped:
     def __init__(self, accelerator: Accelerator, learn: Learner, sync_bn: bool) -> None:
         self.accelerator, self.own, self.training = accelerator, learn.model, learn.training
         self._marks = {k: vars(self.own)[k] for k in MARKS if k in vars(self.own)}
+        self.model: Any
         self._replaced: list[tuple[nn.Module, str, nn.Module]] = []
         self._trainable = self._flags()
         frozen = not any(self._trainable)

@@ -30,7 +30,7 @@ from .exceptions import (
 if TYPE_CHECKING:
     from .learner import Learner
 
-CANCELS = (None, CancelEpochException, CancelRoundException, CancelFitException)  # by width
+CANCELS: Any = (None, CancelEpochException, CancelRoundException, CancelFitException)  # by width
 WIDTHS = {"step": 0, "backward": 0, "batch": 0, "epoch": 1, "round": 2}  # the fit is 3
 MEETINGS = {"batch": ("end",), "epoch": ("body", "end"), "round": ("end",)}
 PLACES = ["a value", "the next batch", "an update"]
@@ -205,7 +205,7 @@ class Processes:
     ) -> BaseException | None:
         if level == "batch":
             self._finish_update(learn)
-        mine = 0 if error is None else WIDTHS.get(cancel_level(error), 3)
+        mine = 0 if error is None else WIDTHS.get(cancel_level(error) or "", 3)
         if point == "end" and mine == WIDTHS[level]:
             mine = 0  # the level's own cancel ends here
         asks = point == "end" and level != "epoch"

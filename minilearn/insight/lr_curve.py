@@ -157,7 +157,7 @@ def _slide(lrs: Sequence[float], losses: np.ndarray) -> float:
 RULES = {"valley": _valley, "steep": _steep, "minimum": _minimum, "slide": _slide}
 
 
-def rules_of(suggest: Any) -> dict[str, Callable[..., float]]:
+def rules_of(suggest: Any) -> dict[str, Callable[..., Any]]:
     """Return rules by name from names, functions, or one of these."""
     wanted = [suggest] if isinstance(suggest, str) or callable(suggest) else suggest
     unknown = [rule for rule in wanted if not callable(rule) and rule not in RULES]
