@@ -14,7 +14,8 @@ from torch.nn import Parameter
 
 from .core.learner import Learner
 from .core.modes import hold
-from .optim import few, layer_groups, matches
+from .core.text import few
+from .optim import layer_groups, matches
 
 
 @patch

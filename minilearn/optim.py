@@ -20,8 +20,9 @@ from torch.nn import Parameter
 
 from .callbacks.warmup import set_lr
 from .core.learner import Learner
+from .core.text import did_you_mean, few, in_columns
 from .nn.init import NORMS
-from .nn.registry import did_you_mean, timm_module
+from .nn.registry import timm_module
 
 __all__ = ["optimizer", "param_groups"]
 
@@ -172,10 +173,7 @@ class ParamGroups(list):
             lr, wd = (s if isinstance(s, str) else f"{s:.3g}" for s in settings)
             size = sum(p.numel() for p in group["params"])
             rows.append((str(i), str(len(names)), f"{size:,}", lr, wd, few(names)))
-        *widths, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
-        return "\n".join(
-            "  ".join([*map(str.rjust, row[:-1], widths), row[-1]]).rstrip() for row in rows
-        )
+        return "\n".join(in_columns(rows, [str.rjust] * 5 + [str.ljust]))
 
 
 def param_groups(
@@ -296,9 +294,3 @@ def _is_stack(module: nn.Module) -> bool:
 def matches(name: str, patterns: Iterable[str]) -> bool:
     """Return whether `name` fits one of the patterns, case and all."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def few(names: list[str], n: int = 4) -> str:
-    """Return the first `n` names, and how many more there are."""
-    shown = ", ".join(names[:n])
-    return shown if len(names) <= n else f"{shown} and {len(names) - n} more"

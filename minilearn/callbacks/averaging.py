@@ -15,14 +15,13 @@ import torch
 from fastcore.basics import patch
 from torch import Tensor, nn
 
+from minilearn.core.batch import HALF
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 from minilearn.core.learner import Learner
 
 if TYPE_CHECKING:
     from torch.nn import Parameter
-
-HALF = (torch.float16, torch.bfloat16)
 
 
 class _Averages(Callback):

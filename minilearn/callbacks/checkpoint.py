@@ -20,6 +20,7 @@ from minilearn.core.events import Order
 from minilearn.core.exceptions import CancelBatchException, CancelException, CancelFitException
 from minilearn.core.plan import parse_every
 from minilearn.core.processes import rank
+from minilearn.core.text import whole
 
 from .checkpoint_files import SUFFIX, Background, claim, release, remove, write
 from .monitor import Monitor
@@ -89,9 +90,8 @@ class CheckpointCB(Callback):
         exact: bool = False,
     ) -> None:
         self.every, self.unit = parse_every(every, ("epoch", "step", "minutes"))
-        if keep is not None and (not hasattr(keep, "__index__") or keep < 1):
-            raise ValueError(f"keep is a number of files, 1 or more, or None for all; got {keep!r}")
-        self.folder, self.keep, self.save_last = Path(folder), keep, save_last
+        self.keep = None if keep is None else whole("keep", keep, of="files (None keeps all)")
+        self.folder, self.save_last = Path(folder), save_last
         self.monitor: Any = None if monitor is None else Monitor(monitor, mode)
         self.on_exception, self.background, self.exact = on_exception, background, exact
         # Windows has no SIGUSR1

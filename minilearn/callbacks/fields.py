@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
-from minilearn.nn.registry import did_you_mean
+from minilearn.core.text import did_you_mean
 
 if TYPE_CHECKING:
     from minilearn.core.learner import Learner

@@ -22,6 +22,7 @@ from minilearn.core.exceptions import (
     CancelFitException,
     CancelStepException,
 )
+from minilearn.core.text import whole
 
 if TYPE_CHECKING:
     from minilearn.core.learner import Learner
@@ -71,9 +72,7 @@ class GradAccumCB(Callback):
     order = Order.ACCUMULATE
 
     def __init__(self, n: int) -> None:
-        if not hasattr(n, "__index__") or n < 1:
-            raise ValueError(f"n is a number of batches, 1 or more; got {n!r}")
-        self.n = n
+        self.n = whole("n", n, of="batches")
         self._open(1)
 
     def _open(self, first: Any) -> None:

@@ -14,6 +14,7 @@ from fastcore.basics import patch
 from minilearn.core.callback import Callback, Handler, add_location
 from minilearn.core.events import ACTIONS, Order, check_event
 from minilearn.core.learner import Learner
+from minilearn.core.text import whole
 
 PER_STEP = ("before_step", "after_step", "cleanup_step")
 PER_BATCH = ("after_predict", "after_loss", "before_backward", "after_backward", "cleanup_backward")
@@ -188,8 +189,7 @@ def count(learn: Learner, event: str) -> int:
 
 
 def _check_every(every: int, event: str) -> None:
-    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-        raise ValueError(f"every is a whole number, 1 or more; got {every!r}")
+    whole("every", every)
     if every > 1 and event not in (*PER_BATCH, *PER_STEP, *PER_EPOCH):
         raise ValueError(
             f"every={every} counts batches, updates or epochs, and {event!r} belongs to none of "

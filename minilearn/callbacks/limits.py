@@ -14,6 +14,7 @@ from torch import Tensor
 from minilearn.core.batch import map_batch, n_batches
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
+from minilearn.core.text import whole
 
 if TYPE_CHECKING:
     from minilearn.core.learner import Learner
@@ -127,9 +128,7 @@ class OverfitCB(Callback):
     in_probe = False
 
     def __init__(self, n: int = 1, valid: bool = False) -> None:
-        if not hasattr(n, "__index__") or n < 1:
-            raise ValueError(f"n is a number of batches, 1 or more; got {n!r}")
-        self.n, self.valid = n, valid
+        self.n, self.valid = whole("n", n, of="batches"), valid
         self.batches: Any = None  # a list, once a fit began
 
     def before_fit(self, learn: Learner) -> None:

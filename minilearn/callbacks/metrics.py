@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
-from minilearn.core.batch import batch_size, describe, map_batch
+from minilearn.core.batch import HALF, batch_size, describe, map_batch
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 from minilearn.core.exceptions import CancelException
@@ -24,8 +23,6 @@ from .sums import FunctionMean, Mean, check_on_nan, columns_of, finite, loss_of,
 
 if TYPE_CHECKING:
     from minilearn.core.learner import Learner
-
-HALF = (torch.float16, torch.bfloat16)
 
 
 class MetricsCB(Callback):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from minilearn.nn.registry import did_you_mean
+from minilearn.core.text import did_you_mean
 
 if TYPE_CHECKING:
     from minilearn.core.learner import Learner

@@ -11,7 +11,8 @@ from typing import Any
 
 from torch.optim import lr_scheduler
 
-from minilearn.nn.registry import TIMM, did_you_mean, named_object, timm_module
+from minilearn.core.text import did_you_mean
+from minilearn.nn.registry import TIMM, named_object, timm_module
 
 from .schedulers import Factory, constant, flat_cos, one_cycle
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 from minilearn.core.exceptions import CancelEpochException, CancelFitException
+from minilearn.core.text import whole
 
 from .averaging import restore_validated, validated_state
 from .monitor import Monitor
@@ -63,9 +64,8 @@ class EarlyStopCB(Callback):
         restore_best: bool = False,
         keep: bool = False,
     ) -> None:
-        if not hasattr(patience, "__index__") or patience < 1:
-            raise ValueError(f"patience is a number of validations, 1 or more; got {patience!r}")
-        self.monitor, self.patience = Monitor(monitor, mode, min_delta), patience
+        self.monitor = Monitor(monitor, mode, min_delta)
+        self.patience = whole("patience", patience, of="validations")
         self.restore_best, self.keep, self._resumed = restore_best, keep, False
         self._forget()
 

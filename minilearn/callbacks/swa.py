@@ -17,6 +17,7 @@ from minilearn.core.exceptions import CancelBatchException, CancelException
 from minilearn.core.modes import set_mode
 from minilearn.core.scope import inner, participants
 from minilearn.core.stream import pick_loader
+from minilearn.core.text import whole
 from minilearn.data.shards import Unshared
 
 from .averaging import _Averages
@@ -55,10 +56,8 @@ class SWACB(_Averages):
     def __init__(self, start: float | int = 0.75, every: int = 1, *, keep: bool = False) -> None:
         if isinstance(start, bool) or start < 0 or (isinstance(start, float) and start >= 1):
             raise ValueError(f"start is a share (0.75) or a number of updates (1000), got {start}")
-        if not hasattr(every, "__index__") or every < 1:
-            raise ValueError(f"every is a number of updates, 1 or more; got {every!r}")
         super().__init__(keep)
-        self.start, self.every, self._skipped = start, every, 0
+        self.start, self.every, self._skipped = start, whole("every", every, of="updates"), 0
 
     def _begin(self, learn: Learner) -> None:
         if isinstance(self.start, float) and learn.n_steps is None:

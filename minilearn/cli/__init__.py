@@ -14,7 +14,7 @@ from .building import build_dls, build_model
 from .command import Command, ended, run
 from .converting import BadInput
 from .learning import build_learner
-from .near import did_you_mean
+from .near import near_option
 from .training import SEARCH, TRAIN, train
 from .using import evaluate, inspect_file, predict
 
@@ -51,7 +51,7 @@ def _run(words: Sequence[str]) -> int | None:
         return 0
     if not words:
         raise BadInput(f"which subcommand? There are {', '.join(COMMANDS)}; see minilearn --help")
-    hint = did_you_mean(words[0], COMMANDS)
+    hint = near_option(words[0], COMMANDS)
     raise BadInput(f"there is no subcommand {words[0]}{hint or '; see minilearn --help'}")
 
 

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
-from minilearn.nn.registry import did_you_mean as near_name
+from minilearn.core.text import did_you_mean
 
 from .files import loads, number
 from .kinds import (
@@ -28,7 +28,7 @@ from .kinds import (
     origin,
     takes_null,
 )
-from .near import did_you_mean
+from .near import near_option
 
 SWITCHED = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 WRONG = (ValueError, TypeError, OverflowError)
@@ -57,7 +57,7 @@ def convert(kind: Any, value: Any, where: str = "the value") -> Any:
     except WRONG as e:
         given, known = value if isinstance(value, list) else [value], choices(kind)
         wrong = [str(item) for item in given if item not in known]
-        hint = did_you_mean(wrong[0], known) if wrong else ""
+        hint = near_option(wrong[0], known) if wrong else ""
         got = "null" if value is None else repr(value)
         raise BadInput(f"{where} takes {in_words(kind)}, got {got}{hint}") from e
 
@@ -251,7 +251,7 @@ def arguments_for(
     arguments, problems = {}, []
     for name, value in (given or {}).items():
         if name not in known and (name in but or not is_open):
-            problems.append(f"{key}.{name} is no argument of {of}{near_name(str(name), known)}")
+            problems.append(f"{key}.{name} is no argument of {of}{did_you_mean(str(name), known)}")
             continue
         parts = {_from_yaml(part) for part in leaves(known.get(name, Any))}
         try:

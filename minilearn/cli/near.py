@@ -1,4 +1,4 @@
-"""Which option was meant by a key that is none: `did_you_mean`."""
+"""Which option was meant by a key that is none: `near_option`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 
 
-def did_you_mean(name: str, known: Iterable[str], dashes: str = "") -> str:
+def near_option(name: str, known: Iterable[str], dashes: str = "") -> str:
     """Return "; did you mean 'lr'?", or nothing where no name is near.
 
     A key in the wrong group is near to the one with its last name; `batch_size` is near to `bs`,

@@ -11,7 +11,7 @@ from typing import Any
 
 from .converting import BadInput, convert
 from .files import loads, plain
-from .near import did_you_mean
+from .near import near_option
 from .options import REQUIRED, Option
 
 
@@ -117,5 +117,5 @@ def unknown(each: Given, known: Iterable[str]) -> str:
     """Return the message for a key that is no option, with the one that was meant."""
     if inside := _group(each.key, known):
         return f"{each.where} is a group ({', '.join(inside)}), got {each.value!r}"
-    hint = did_you_mean(each.key, known, "" if each.file else "--")
+    hint = near_option(each.key, known, "" if each.file else "--")
     return f"{each.where} is no option{hint}"

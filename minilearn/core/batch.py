@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+HALF = (torch.float16, torch.bfloat16)
+
 
 def map_batch(f: Callable[[Any], Any], batch: Any) -> Any:
     """Apply `f` to every tensor of `batch` and keep the structure around them.

@@ -1,15 +1,15 @@
 """What fires when, in which order callbacks hear it, and the decorator that makes a level.
 
-Stands on exceptions only.
+Stands on exceptions and text.
 """
 
-import difflib
 from collections.abc import Callable
 from enum import IntEnum
 from functools import wraps
 from typing import Any, TypeVar
 
 from .exceptions import CANCELS, CancelException, worst
+from .text import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -89,11 +89,10 @@ def check_event(name: str, where: str = "") -> None:
     """
     if name in EVENTS:
         return
-    near = difflib.get_close_matches(name, EVENTS, n=1, cutoff=0.8)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    hint = did_you_mean(name, EVENTS, n=1, cutoff=0.8)
     level = name.partition("_")[2] or name
     own = f"(a level of your own needs register_level({level!r}) first)"
-    raise TypeError(f"{where}{name} is not an event; {hint}{own}")
+    raise TypeError(f"{where}{name} is not an event{hint} {own}")
 
 
 class with_cbs:

@@ -1,6 +1,6 @@
 """The record of a fit: one row a round.
 
-Stands on the standard library; pandas is asked for only by `to_pandas`.
+Stands on text and the standard library; pandas is asked for only by `to_pandas`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ import csv
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
+
+from .text import in_columns
 
 if TYPE_CHECKING:
     import pandas
@@ -81,10 +83,7 @@ class History(list):
     def __str__(self) -> str:
         """Return the rows as a table of text."""
         rows = [self.columns] + [[format_value(row.get(c)) for c in self.columns] for row in self]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return "\n".join(
-            "  ".join(v.rjust(w) for v, w in zip(r, widths, strict=True)) for r in rows
-        )
+        return "\n".join(in_columns(rows))
 
     def __repr__(self) -> str:
         """Show the table, or that there is none yet."""

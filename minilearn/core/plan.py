@@ -1,6 +1,6 @@
 """How long a fit is, and where its passes and rounds end.
 
-Stands on stream.
+Stands on stream and text.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from math import ceil, inf
 from typing import TYPE_CHECKING, Any
 
 from .stream import set_epoch
+from .text import whole
 
 if TYPE_CHECKING:
     from .learner import Learner
@@ -49,9 +50,9 @@ class Plan:
             raise ValueError(f"give n_epochs or n_steps, not both (got {n_epochs} and {n_steps})")
         every, unit = parse_every(1 if valid_every is None else valid_every, ("epoch", "step"))
         if n_steps is None:
-            n_epochs = _whole("n_epochs", 1 if n_epochs is None else n_epochs, least=0)
+            n_epochs = whole("n_epochs", 1 if n_epochs is None else n_epochs, least=0)
         else:
-            n_steps = _whole("n_steps", n_steps, least=1)
+            n_steps = whole("n_steps", n_steps)
         return cls(n_epochs, n_steps, every, unit)
 
     @property
@@ -157,10 +158,4 @@ def parse_every(every: Any, units: tuple[str, ...]) -> tuple[int, str]:
         raise ValueError(
             f"unknown unit in {every!r}; use a number or one of {[(1, u) for u in units]}"
         )
-    return _whole("every", n, least=1), unit
-
-
-def _whole(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
-        raise ValueError(f"{name} must be a whole number, {least} or more; got {value!r}")
-    return int(value)
+    return whole("every", n), unit

@@ -1,6 +1,6 @@
 """States of models by clean names: wrappers come and go, the names of the weights stay.
 
-Stands on torch alone.
+Stands on text and torch.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
+
+from .text import in_columns
 
 WRAPPERS = ("module", "_orig_mod")  # of DistributedDataParallel and DataParallel; of torch.compile
 
@@ -84,6 +86,5 @@ def _shape(x: Any) -> str:
 
 def _table(lines: list[tuple[str, str, str]], most: int = 20) -> str:
     rows = [("tensor", "model", "file"), *lines[:most]]
-    widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    text = ["  ".join(v.ljust(w) for v, w in zip(r, widths, strict=True)).rstrip() for r in rows]
+    text = in_columns(rows, [str.ljust] * 3)
     return "\n".join(text + ([f"... and {len(lines) - most} more"] if len(lines) > most else []))

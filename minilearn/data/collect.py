@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from minilearn.core.batch import _like_mapping, _like_sequence, describe, map_batch
+from minilearn.core.batch import HALF, _like_mapping, _like_sequence, describe, map_batch
 
 if TYPE_CHECKING:
     import numpy as np
-
-HALF = (torch.float16, torch.bfloat16)
 
 
 def kept(x: Any, device: Any = "cpu") -> Any:

@@ -5,11 +5,12 @@ Stands on archives.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from minilearn.core.text import did_you_mean
 
 from .archives import not_empty
 
@@ -72,8 +73,7 @@ def _first(wanted: Sequence[str], names: Sequence[str]) -> str | None:
 def _existing(name: str | None, names: Sequence[str], what: str, option: str) -> str:
     if name is not None and name in names:
         return name
-    near = difflib.get_close_matches(name or "", names, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else f"; name one in {option}="
+    hint = did_you_mean(name or "", names, n=1) or f"; name one in {option}="
     unknown = f" {name!r}" if name else ""
     raise ValueError(f"no column{unknown} {what}; there are {list(names)}{hint}")
 

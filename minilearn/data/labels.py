@@ -5,7 +5,6 @@ Stands on items.
 
 from __future__ import annotations
 
-import difflib
 import json
 import warnings
 from collections import Counter
@@ -15,6 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from minilearn.core.text import did_you_mean
 
 from .items import Items, shortened
 
@@ -56,9 +57,8 @@ class Classes:
             return cls(names, {name: i for i, name in enumerate(names)}, several)
         names, numbers = _wanted(wanted)
         if labels and not labels.keys() & numbers.keys():
-            lower = {label.lower(): label for label in labels}
-            close = (difflib.get_close_matches(name.lower(), lower, n=1) for name in numbers)
-            hint = next((f"; did you mean {lower[near[0]]!r}?" for near in close if near), "")
+            hints = (did_you_mean(name, labels, n=1) for name in numbers)
+            hint = next(filter(None, hints), "")
             raise ValueError(
                 f"no label in the data is in classes=: there are {shortened(list(labels))}, and "
                 f"classes= has {shortened(list(numbers))}{hint}"

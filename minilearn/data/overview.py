@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from minilearn.core.text import in_columns
+
 from .building import len_or_none
 from .columns import channel_stats
 from .looking import by, sample, sample_stats, sizes_of, span
@@ -75,13 +77,7 @@ class Summary:
 
     def __str__(self) -> str:
         """Return the table and the notes as text."""
-        rows = self.rows()
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = []
-        for first, *rest in rows:
-            numbers = (cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True))
-            lines.append("  ".join([first.ljust(widths[0]), *numbers]).rstrip())
-        return "\n".join([*lines, *self.notes()])
+        return "\n".join([*in_columns(self.rows(), [str.ljust]), *self.notes()])
 
     __repr__ = __str__
 

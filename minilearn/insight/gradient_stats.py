@@ -14,6 +14,7 @@ from torch.nn.utils import get_total_norm
 
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
+from minilearn.core.text import whole
 
 from .activations import BLOCK, plot_layers
 
@@ -48,9 +49,7 @@ class GradientStats(Callback):
     in_probe = False
 
     def __init__(self, every: int = 1) -> None:
-        if every < 1:
-            raise ValueError(f"every is a number of updates, 1 or more; got {every!r}")
-        self.every, self.names = every, []
+        self.every, self.names = whole("every", every, of="updates"), []
         self._rows, self._done, self._updates = [], [], 0
         self._old: Any = None  # the weights before an update that is measured
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from minilearn.core.batch import tensors
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
+from minilearn.core.text import whole
 
 if TYPE_CHECKING:
     from minilearn.core.learner import Learner
@@ -188,9 +189,8 @@ class HooksCallback(Callback):
         mods: Iterable[nn.Module] | None = None,
         every: int = 1,
     ) -> None:
-        if every < 1:
-            raise ValueError(f"every is a number of batches, 1 or more; got {every!r}")
-        self.hookfunc, self.mod_filter, self.every = hookfunc, mod_filter, every
+        self.hookfunc, self.mod_filter = hookfunc, mod_filter
+        self.every = whole("every", every, of="batches")
         self.on_train, self.on_valid, self.mods = on_train, on_valid, list(mods or ())
         self.hooks: Any = []
 

@@ -19,6 +19,7 @@ from minilearn.core.explain import show
 from minilearn.core.learner import Learner
 from minilearn.core.scope import inner, participants
 from minilearn.core.stream import pick_loader
+from minilearn.core.text import in_columns
 
 from .hooks import Hooks
 
@@ -54,13 +55,8 @@ class Summary(str):
     def of(cls, rows: list[Row], total: Row, title: str) -> Summary:
         """Make the text."""
         lines = [list(COLUMNS), *(row.cells for row in (*rows, total))]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        justs = [str.ljust] * 3 + [str.rjust] * 4
-        texts = [
-            "  ".join(f(c, w) for f, c, w in zip(justs, line, widths, strict=True)).rstrip()
-            for line in lines
-        ]
-        rule = "-" * (sum(widths) + 12)
+        texts = in_columns(lines, [str.ljust] * 3)
+        rule = "-" * max(map(len, texts))
         result = cls("\n".join([title, texts[0], rule, *texts[1:-1], rule, texts[-1]]))
         result.rows, result.total, result.title = rows, total, title
         return result

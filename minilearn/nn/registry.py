@@ -1,21 +1,22 @@
 """Models by name, from plain arguments, which can be made again: `create_model`, `register_model`.
 
-Stands on torch only; timm is asked for its own models alone.
+Stands on core.text and torch; timm is asked for its own models alone.
 """
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from functools import wraps
 from importlib import import_module
 from typing import Any, TypeVar
 
 from torch import nn
+
+from minilearn.core.text import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., nn.Module])
 
@@ -174,13 +175,6 @@ def timm_module(name: str = "timm") -> Any:
             f"names that begin with timm/ need timm, which cannot be imported here: {e}. "
             "pip install timm"
         ) from e
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean 'resnet'?" with what is near, or nothing."""
-    simple = {n.lower(): n for n in known}
-    near = difflib.get_close_matches(name.lower(), simple, n=3)
-    return f"; did you mean {' or '.join(repr(simple[n]) for n in near)}?" if near else ""
 
 
 def _no_model(name: str) -> str:

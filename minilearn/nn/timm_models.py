@@ -11,7 +11,9 @@ from typing import Any
 
 from torch import nn
 
-from .registry import TIMM, did_you_mean, timm_module
+from minilearn.core.text import did_you_mean
+
+from .registry import TIMM, timm_module
 
 timm = timm_module()
 ELSEWHERE = (

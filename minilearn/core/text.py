@@ -1,0 +1,55 @@
+"""What messages and tables are made of: near names, whole numbers, columns.
+
+Stands on the standard library.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+
+def did_you_mean(name: str, known: Iterable[str], n: int = 3, cutoff: float = 0.6) -> str:
+    """Return "; did you mean 'resnet'?" with up to `n` names that are near, or nothing.
+
+    Upper and lower case are the same here; `cutoff` is that of `difflib.get_close_matches`.
+    """
+    simple = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(name.lower(), simple, n, cutoff)
+    return f"; did you mean {' or '.join(repr(simple[each]) for each in near)}?" if near else ""
+
+
+def few(names: Sequence[str], n: int = 4) -> str:
+    """Return the first `n` names, and how many more there are."""
+    shown = ", ".join(names[:n])
+    return shown if len(names) <= n else f"{shown} and {len(names) - n} more"
+
+
+def whole(name: str, value: Any, least: int = 1, of: str = "") -> int:
+    """Return `value` as an int; numpy's integers are whole numbers, True is none.
+
+    Raises:
+        ValueError: it is not whole, or below `least`; names `name`, and what it is a number `of`.
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
+        kind = f"a number of {of}" if of else "a whole number"
+        raise ValueError(f"{name} is {kind}, {least} or more; got {value!r}")
+    return int(value)
+
+
+def in_columns(
+    rows: Sequence[Sequence[str]], justs: Sequence[Callable[[str, int], str]] = ()
+) -> list[str]:
+    """Return one line for each row, its cells under each other.
+
+    Args:
+        rows: the cells, as many in each row.
+        justs: `str.ljust` or `str.rjust` for each column; the rest, by default all, to the right.
+    """
+    justs = [*justs, *[str.rjust] * (len(rows[0]) - len(justs))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(f(c, w) for f, c, w in zip(justs, row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
