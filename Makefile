@@ -4,6 +4,7 @@ PYTHON   ?= python3
 PIP_ARGS ?=
 ARGS     ?=
 N        ?= 200
+MINUTES  ?= 60
 VENV     := .venv
 BIN      := $(VENV)/bin
 STAMP    := $(VENV)/.installed
@@ -34,8 +35,9 @@ train-2: $(STAMP) ## the same on two processes, which share the data
 test: $(STAMP) ## the whole test suite
 	@$(BIN)/python -m pytest -n 2 $(ARGS)
 
-torture: $(STAMP) ## kill N runs at random points, resume each, compare it with an unbroken one
+torture: $(STAMP) ## kill N runs and compare their resumes; then MINUTES of random fits: does anything grow?
 	@$(BIN)/python tests/resumable.py $(N)
+	@$(BIN)/python tests/soak.py $(MINUTES)
 
 coverage: $(STAMP) ## the test suite with branch coverage of the package; takes long
 	@$(BIN)/python -m pytest --cov=minilearn --cov-branch --cov-report=term-missing:skip-covered $(ARGS)
