@@ -4,12 +4,15 @@ PYTHON   ?= python3
 PIP_ARGS ?=
 ARGS     ?=
 N        ?= 200
+SAMPLE   ?= 10
+SEED     ?= 0
+MODULES  ?=
 MINUTES  ?= 60
 VENV     := .venv
 BIN      := $(VENV)/bin
 STAMP    := $(VENV)/.installed
 
-.PHONY: help train train-2 test test-vision torture coverage check types lines lint bench nbs docs ui clean
+.PHONY: help train train-2 test test-vision torture coverage mutants check types lines lint bench nbs docs ui clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r target text; do printf '%-11s %s\n' "$$target" "$$text"; done
@@ -21,7 +24,7 @@ $(STAMP): settings.ini constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e ".[dev]"
 	@touch $@
 
-# What only some tasks need comes with them: the extras `docs` and `ui` of settings.ini.
+# What only some tasks need comes with them: the extras `docs`, `mutants` and `ui` of settings.ini.
 $(VENV)/.extra-%: $(STAMP)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e ".[$*]"
 	@touch $@
@@ -41,6 +44,9 @@ torture: $(STAMP) ## kill N runs and compare their resumes; then MINUTES of rand
 
 coverage: $(STAMP) ## the test suite with branch coverage of the package; takes long
 	@$(BIN)/python -m pytest --cov=minilearn --cov-branch --cov-report=term-missing:skip-covered $(ARGS)
+
+mutants: $(VENV)/.extra-mutants ## change the package in SAMPLE places a module (0: all), by SEED; see what no test notices
+	@SAMPLE=$(SAMPLE) SEED=$(SEED) MODULES="$(MODULES)" $(BIN)/python scripts/mutants.py
 
 check: lint types lines test nbs docs ## everything that can be checked, one after the other
 
