@@ -7,7 +7,7 @@ not a tensor is left alone.
 import copy
 import dataclasses
 import os
-from collections import UserDict
+from collections import UserDict, UserList, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -16,19 +16,19 @@ import torch
 from torch import Tensor
 
 HALF = (torch.float16, torch.bfloat16)
+SEQUENCES = (tuple, list, deque, UserList)
 
 
 def map_batch(f: Callable[[Any], Any], batch: Any) -> Any:
     """Apply `f` to every tensor of `batch` and keep the structure around them.
 
-    Containers are made anew, with their own types and names; strings, numbers and None are returned
-    as the same objects, and so is a container in which `f` changed nothing but tensors it returned
-    as they were. Objects that have a method `to` (a `PackedSequence`, a `BatchEncoding`) go to `f`
-    too.
+    Containers are made anew, with their own types and names, and with what else hangs on them;
+    strings, numbers and None are returned as the same objects. Objects that have a method `to` (a
+    `PackedSequence`, a `BatchEncoding`) go to `f` too.
 
     Args:
         f: takes a tensor (or an object with `to`) and returns what stands in its place.
-        batch: any nest of Mapping, list, tuple, named tuple and dataclass.
+        batch: any nest of Mapping, list, deque, tuple, named tuple and dataclass.
     """
     if isinstance(batch, Tensor):
         return f(batch)
@@ -39,7 +39,7 @@ def map_batch(f: Callable[[Any], Any], batch: Any) -> Any:
         batch, "to"
     ):  # PackedSequence is a named tuple with rules
         return f(batch)
-    if isinstance(batch, (tuple, list)):
+    if isinstance(batch, SEQUENCES):
         return _like_sequence(batch, [walk(value) for value in batch])
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         return _like_dataclass(batch, walk)
@@ -68,9 +68,18 @@ def _like_mapping(old: Mapping, values: dict) -> Any:
 def _like_sequence(old: Any, values: list) -> Any:
     if type(old) is list:
         return values
-    if hasattr(old, "_fields"):
-        return type(old)(*values)
-    return type(old)(values)
+    if not isinstance(old, tuple):
+        new = copy.copy(old)  # keeps what subclasses hold, and the length of a deque
+        new.clear()
+        new.extend(values)
+        return new
+    try:  # past a constructor of the subclass, which may take anything
+        new = tuple.__new__(type(old), values)
+    except TypeError:  # tuples made in C, as what `torch.max` returns
+        return type(old)(values)
+    if hasattr(old, "__dict__"):
+        vars(new).update(vars(old))
+    return new
 
 
 def _like_dataclass(old: Any, walk: Callable[[Any], Any]) -> Any:
@@ -88,7 +97,7 @@ def tensors(batch: Any) -> Iterator[Tensor]:
     elif isinstance(batch, Mapping):
         for value in batch.values():
             yield from tensors(value)
-    elif isinstance(batch, (tuple, list)):
+    elif isinstance(batch, SEQUENCES):
         for value in batch:
             yield from tensors(value)
     elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
@@ -111,6 +120,15 @@ def batch_size(batch: Any) -> int:
     if isinstance(batch, tuple) and batch:
         return batch_size(batch[0])
     return len(batch) if isinstance(batch, (list, str)) else 1
+
+
+def is_empty(batch: Any) -> bool:
+    """Return whether `batch` has no sample: nothing but None and tensors without rows."""
+    if isinstance(batch, Tensor):
+        return batch.dim() > 0 and len(batch) == 0
+    if isinstance(batch, (Mapping, *SEQUENCES)):
+        return all(map(is_empty, batch.values() if isinstance(batch, Mapping) else batch))
+    return batch is None
 
 
 def describe(batch: Any, depth: int = 3) -> str:

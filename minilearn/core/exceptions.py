@@ -54,6 +54,9 @@ CANCELS: dict[str, type[BaseException]] = {
 """Level to its cancel, outermost first. `register_level` adds a user's own."""
 
 
+ATTACHED = "also raised: "  # how the note begins that keeps another error
+
+
 def cancel_level(error: BaseException | None) -> str | None:
     """Return the level that `error` cancels, or None where it is no cancel."""
     return next((level for level, cancel in CANCELS.items() if isinstance(error, cancel)), None)
@@ -78,5 +81,8 @@ def worst(errors: Iterable[BaseException | None], own: tuple[type[BaseException]
     chosen = min(left, key=lambda e: width.get(cancel_level(e) or "", -1))
     for other in left:
         if other is not chosen:
-            chosen.add_note(f"also raised: {type(other).__name__}: {other}")
+            chosen.add_note(f"{ATTACHED}{type(other).__name__}: {other}")
+            for note in getattr(other, "__notes__", ()):
+                if note.startswith(ATTACHED):  # it would be lost with the one that carries it
+                    chosen.add_note(note)
     return chosen

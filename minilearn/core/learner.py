@@ -91,6 +91,7 @@ class Learner(Running):
     loss_parts: dict[str, Any] | None = None  # where the loss is a sum of named parts
     grads_held: bool = False  # gradients of an open accumulation group outlive the batch
 
+    _told: set[Any] = UNSET  # what this fit has said of its loaders
     _frozen: list[nn.Module] = []  # modules that stay in eval mode
     _grads: str = "none"  # of this batch: none, begun, ready, settled
 

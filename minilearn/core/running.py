@@ -33,6 +33,7 @@ class Running(Dispatch, Patched):
     plan: Any
     stream: Any
     _opt_given: bool
+    _told: set[Any]
 
     def _begin(
         self, plan: Plan, train: bool, valid: bool, lr: float | slice | None, reset_opt: bool
@@ -50,6 +51,7 @@ class Running(Dispatch, Patched):
         self.batches_per_step, self.steps_done = 1, 0
         self.epoch = self.iter = self.batch = self.preds = None
         self.loss = self.loss_parts = self.stream = None
+        self._told = set()
         self.skipped, self.trained = 0, False
         self.history, self.row, self.interrupted, self.grads_held = History(), {}, False, False
         self._resolve()
@@ -114,10 +116,10 @@ class Running(Dispatch, Patched):
         """Number the batches of one pass; the loader's workers are let go however the pass ends."""
         self.pass_length = n_batches(self.dl)
         if not self.training:
-            stream = batches = Stream(self.dl, "validation")
+            stream = batches = Stream(self.dl, "validation", self._told)
         else:
             if self.stream is None or (self.stream.fresh and not self.plan.cuts):
-                self.stream = Stream(self.dl, "training")
+                self.stream = Stream(self.dl, "training", self._told)
             stream, batches = self.stream, self.plan.batches(self)
         try:
             yield enumerate(batches, self.skipped)

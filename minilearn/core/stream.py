@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from .batch import n_batches
+from .batch import is_empty, n_batches
 from .place import behind, load_loader_state, loader_state, own_state
 from .seed import random_states, restore_random_states
 
@@ -83,15 +83,20 @@ def set_epoch(dl: Any, epoch: int) -> None:
 class Stream:
     """The batches of one loader; it keeps its place, so that a pass may stop and the next go on.
 
-    Batches that a collate function left empty (None, or an empty list, tuple or dict) are skipped.
+    Batches that a collate function left empty (see `is_empty`) are skipped.
+
+    Args:
+        dl: the loader.
+        phase: what messages call it.
+        told: what was said of loaders in this fit; added to.
 
     Attributes:
         taken: batches drawn from the loader since it was last started.
         passes: how often the loader was exhausted.
     """
 
-    def __init__(self, dl: Any, phase: str) -> None:
-        self.dl, self.phase = dl, phase
+    def __init__(self, dl: Any, phase: str, told: set[Any] | None = None) -> None:
+        self.dl, self.phase, self._told = dl, phase, set() if told is None else told
         self.taken = self.passes = self._empty = 0
         self._batches: Any = None  # a generator, while a pass runs
         self._peeked: list[Any] = []
@@ -179,7 +184,7 @@ class Stream:
                 e.add_note(f"in the {self.phase} loader, batch {self.taken}")
                 raise
             self.taken += 1
-            if batch is None or (batch.__class__ in (list, tuple, dict) and not batch):
+            if is_empty(batch):
                 self._empty += 1
             else:
                 yield batch
@@ -188,19 +193,33 @@ class Stream:
         self._batches = self._began = None
         self.passes += 1
         if self._empty:
-            warnings.warn(
-                f"{self._empty} empty batches of the {self.phase} loader were skipped", stacklevel=2
-            )
+            batches = "1 empty batch" if self._empty == 1 else f"{self._empty} empty batches"
+            warnings.warn(f"{batches} of the {self.phase} loader were skipped", stacklevel=2)
         if self.taken == self._empty and not getattr(self.dl, "may_be_empty", False):
             raise ValueError(no_batches(self.dl, self.phase))
-        declared = n_batches(self.dl)
-        if declared is not None and self.taken > declared and self.passes == 1:
-            warnings.warn(
-                f"the {self.phase} loader gave {self.taken} batches and declares {declared}: with "
-                "workers, an IterableDataset must share its work out (see "
-                "torch.utils.data.get_worker_info), else every sample comes once a worker",
-                stacklevel=2,
+        self._check_length()
+
+    def _check_length(self) -> None:
+        """Say, once a fit, that the loader's length is not what it gave."""
+        declared, told = n_batches(self.dl), (self.phase, id(self.dl))
+        is_share = hasattr(self.dl, "may_be_empty")  # which ends with the shortest
+        if (
+            declared in (None, self.taken)
+            or told in self._told
+            or (is_share and self.taken < declared)
+        ):
+            return
+        self._told.add(told)
+        why = "what is planned by its length, a schedule say, will not fit"
+        if self.taken > declared and getattr(self.dl, "num_workers", 0) > 1:
+            why = (
+                "with workers, an IterableDataset must share its work out (see "
+                "torch.utils.data.get_worker_info), else every sample comes once a worker"
             )
+        warnings.warn(
+            f"the {self.phase} loader gave {self.taken} batches and declares {declared}: {why}",
+            stacklevel=3,
+        )
 
 
 def _draw_quietly(batches: Iterator[Any]) -> Any:

@@ -1,6 +1,6 @@
 """Batches of any structure: walked, moved, counted and described."""
 
-from collections import OrderedDict, UserDict, defaultdict, namedtuple
+from collections import OrderedDict, UserDict, UserList, defaultdict, deque, namedtuple
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -124,6 +124,50 @@ def test_mapping_subclasses_keep_their_class_and_what_hangs_on_them():
     assert new.default_factory is list and old["ids"] is t
     new = to_device(MappingProxyType({"ids": t}), "meta")
     assert isinstance(new, MappingProxyType) and new["ids"].device.type == "meta"
+
+
+class Boxes(list):
+    """A list with something of its own."""
+
+
+class Pair(tuple):
+    """A tuple whose constructor takes its items one by one."""
+
+    def __new__(cls, *items):
+        return super().__new__(cls, items)
+
+
+class Measured(namedtuple("Base", "x y")):
+    """A named tuple whose constructor takes something else than its fields."""
+
+    def __new__(cls, x):
+        return super().__new__(cls, x, len(x))
+
+
+@pytest.mark.case("C088")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda t: Boxes([t, "a"]),
+        lambda t: Pair(t, "a"),
+        Measured,
+        lambda t: deque([t, "a"], maxlen=7),
+        lambda t: UserList([t, "a"]),
+        lambda t: torch.max(t, 0),
+    ],
+)
+def test_sequences_keep_their_class_and_what_hangs_on_them(make):
+    old = make(torch.ones(2, 3))
+    if hasattr(old, "__dict__"):
+        old.note = "n"
+    items = list(old)
+    new = to_device([old], "meta")[0]
+    assert type(new) is type(old) and len(new) == 2
+    assert getattr(new, "note", "n") == "n" and hasattr(new, "note") is hasattr(old, "note")
+    assert getattr(new, "maxlen", None) == getattr(old, "maxlen", None)
+    assert new[0].device.type == "meta"
+    assert all(a is b for a, b in zip(old, items, strict=True))
+    assert len([*tensors(old)]) == sum(isinstance(x, torch.Tensor) for x in items)
 
 
 def test_a_mapping_with_a_store_of_its_own_is_not_changed_by_the_walk():

@@ -184,6 +184,19 @@ def test_an_error_in_clean_up_neither_hides_the_first_nor_stops_other_clean_up()
 
 
 @pytest.mark.case("C072")
+@pytest.mark.parametrize("first", [ValueError("A"), KeyboardInterrupt()], ids=repr)
+def test_every_later_error_is_attached_to_the_first(first):
+    later = [OSError("B"), KeyError("C"), SystemExit(4), ValueError("D")]
+    events = ["cleanup_fit", "cleanup_fit", "cleanup_fit", "cleanup_batch"]
+    clean = [At(event, error) for event, error in zip(events, later, strict=True)]
+    with pytest.raises(type(first)) as caught:
+        toy_learner([*clean, At("after_loss", first)]).fit(1)
+    assert caught.value is first
+    attached = [note for note in notes(first) if note.startswith("also raised")]
+    assert sorted(attached) == sorted(f"also raised: {type(e).__name__}: {e}" for e in later)
+
+
+@pytest.mark.case("C072")
 def test_the_check_of_clean_up_notices_one_that_stops_at_the_first_error(monkeypatch):
     def stop_at_first(self, learn):
         for method in self.methods:

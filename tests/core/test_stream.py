@@ -3,6 +3,7 @@
 import gc
 import warnings
 import weakref
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from toys import At, batches, linear, toy_learner
 
 from minilearn.callbacks.training import TrainCB
 from minilearn.core import stream as stream_module
+from minilearn.core.batch import describe
 from minilearn.core.learner import Learner
 from minilearn.core.stream import Stream, pick_loader
 
@@ -133,8 +135,8 @@ def check_repeated_stream(batch_size=8, given=26, declared=13):
     learn = toy_learner([counter], dls=(loader,))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        learn.fit(1)
-    assert counter.count() == given
+        learn.fit(2)
+    assert counter.count() == 2 * given
     messages = [str(w.message) for w in caught if "IterableDataset" in str(w.message)]
     assert len(messages) == 1, messages
     assert f"gave {given} batches and declares {declared}" in messages[0]
@@ -167,6 +169,23 @@ def test_the_check_of_repeated_streams_notices_a_warning_a_batch(monkeypatch):
         check_repeated_stream(batch_size=None, given=200, declared=100)
 
 
+@pytest.mark.parametrize(("given", "declared"), [(3, 5), (5, 3)])
+def test_a_loader_with_a_wrong_length_is_named_once_a_fit(given, declared):
+    class Loader(list):
+        def __len__(self):
+            return declared
+
+    learn = toy_learner(dls=(Loader(batches(given)), Loader(batches(given))))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        learn.fit(3)
+    said = [str(w.message).partition(":")[0] for w in caught]
+    assert said == [
+        f"the {phase} loader gave {given} batches and declares {declared}"
+        for phase in ("training", "validation")
+    ]
+
+
 # ---- C089: batches from which all samples were filtered ----
 
 
@@ -176,7 +195,7 @@ def check_filtered_batches(nothing):
     losses = []
     watch = At("after_batch", lambda learn: losses.append(learn.loss.item()), times=99)
     learn = toy_learner([watch], dls=(data,), lr=0.0)
-    with pytest.warns(UserWarning, match="1 empty batches of the training loader") as caught:
+    with pytest.warns(UserWarning, match="1 empty batch of the training loader") as caught:
         learn.fit(1)
     assert len([w for w in caught if "empty" in str(w.message)]) == 1
     kept = [b for i, b in enumerate(data) if i != 2]
@@ -185,7 +204,12 @@ def check_filtered_batches(nothing):
 
 
 @pytest.mark.case("C089")
-@pytest.mark.parametrize("nothing", [None, [], (), {}])
+@pytest.mark.parametrize(
+    "nothing",
+    [None, [], (), {}, OrderedDict(), (None, None), [[], []], {"x": torch.zeros(0, 3), "y": []}]
+    + [(torch.zeros(0, 3), torch.zeros(0, 1)), torch.zeros(0)],
+    ids=describe,
+)
 def test_empty_batches_are_skipped_with_one_warning(nothing):
     check_filtered_batches(nothing)
 
