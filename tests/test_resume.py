@@ -5,6 +5,7 @@ import random
 import shutil
 import signal
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -36,6 +37,7 @@ from toys import At, toy_dls, toy_learner
 
 from minilearn import (
     ArrayLoader,
+    BatchSchedCB,
     Callback,
     CheckpointCB,
     EarlyStopCB,
@@ -400,6 +402,37 @@ def test_two_callbacks_of_one_class_keep_apart(tmp_path):
     second = [Counting(1), Counting(10)]
     toy_learner([*second, CheckpointCB(tmp_path)]).fit(2, resume=True)
     assert [cb.count for cb in second] == [6, 60]
+
+
+class TakesApart(Callback):
+    """Takes what it loads out of the state that it is given, as torch's CyclicLR does."""
+
+    count = 0
+
+    def after_batch(self, learn):
+        self.count += 1
+
+    def state_dict(self):
+        return {"of": {"count": self.count}}
+
+    def load_state_dict(self, state):
+        self.count = state.pop("of").pop("count")
+
+
+def test_a_state_that_is_taken_apart_when_it_is_loaded_serves_inside_a_pass_too(tmp_path):
+    """There it is loaded twice: before the fit, and when the pass has begun."""
+    data = toy_dls(n_train=4)
+    cyclic = partial(lr_scheduler.CyclicLR, base_lr=0.01, max_lr=0.1, step_size_up=3)
+
+    def outcome_of(**resume):
+        cbs = [TakesApart(), BatchSchedCB(partial(cyclic, cycle_momentum=False))]
+        learn = toy_learner([*cbs, CheckpointCB(tmp_path, (3, "step"), keep=None)], dls=data)
+        learn.fit(2, **resume)
+        return learn.model.state_dict(), cbs[0].count, cbs[1].schedo.get_last_lr()
+
+    whole = outcome_of()
+    (inside,) = tmp_path.glob("*step0000003*")
+    assert not differences(outcome_of(resume=inside), whole)
 
 
 def test_an_error_saves_what_there_was_and_leaves(tmp_path):

@@ -168,7 +168,8 @@ def _signature(kept: tuple[Tensor, Tensor]) -> tuple:
 def saved_state(name: str, metric: Any) -> Any:
     """Return what a metric has collected, None (with a warning) where it cannot tell."""
     if hasattr(metric, "metric_state"):  # torchmetrics leaves it out of state_dict
-        return {key: _copied(value) for key, value in metric.metric_state.items()}
+        # a collection before its members: asked for its state, it brings theirs up to date
+        return {name: _copied(m.metric_state) for name, m in _within(metric)}
     if hasattr(metric, "state_dict"):
         return metric.state_dict()
     warnings.warn(
@@ -183,14 +184,22 @@ def restore_state(metric: Any, state: Any) -> None:
     if state is None:
         return
     if hasattr(metric, "metric_state"):
-        for key, value in state.items():
-            setattr(metric, key, _copied(value))
-        metric._update_count = 1  # else compute warns that nothing was collected
+        for name, m in _within(metric):
+            for key in getattr(m, "_defaults", ()):  # a collection has none of its own
+                setattr(m, key, _copied(state[name][key]))
+            m._update_count = 1  # else compute warns that nothing was collected
     else:
         metric.load_state_dict(state)
+
+
+def _within(metric: Any) -> list[tuple[str, Any]]:
+    """Return a metric of torchmetrics and those inside it, each with a state of its own."""
+    return [(name, m) for name, m in metric.named_modules() if hasattr(m, "metric_state")]
 
 
 def _copied(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.detach().clone()
+    if isinstance(value, dict):
+        return {key: _copied(v) for key, v in value.items()}
     return [_copied(v) for v in value] if isinstance(value, list) else value

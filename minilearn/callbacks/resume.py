@@ -7,6 +7,7 @@ not), or "epoch" (nothing of an epoch counts).
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -146,7 +147,7 @@ class Resume(Callback):
         if "random" in saved:
             saved["random"] = unpacked(saved["random"])
             set_epoch(dl, saved["passes"] if learn.plan.cuts else learn.epoch)
-        learn.stream = Stream(dl, "training")
+        learn.stream = Stream(dl, "training", learn._told)
         learn.stream.load_state_dict(saved, self.exact)
 
     def _check_total(self, plan: Any, first: int) -> None:
@@ -195,8 +196,8 @@ def load_callbacks(learn: Learner, state: dict[str, Any], warn: bool = False) ->
     """Give each callback its state; those of one class are told apart by their order."""
     saved, here = state["callbacks"], dict(named_cbs(learn.cbs))
     for name, cb in here.items():
-        if name in saved:
-            cb.load_state_dict(saved[name])
+        if name in saved:  # a copy, since it comes twice inside a pass, and some take theirs apart
+            cb.load_state_dict(copy.deepcopy(saved[name]))
     if warn:
         lost = [name for name in saved if name not in here]
         new = [name for name, cb in here.items() if name not in saved and _state_of(cb)]

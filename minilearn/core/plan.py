@@ -88,8 +88,8 @@ class Plan:
         for number in count(first):
             if self.resumed is None and not learn.trained and self._is_over(learn, first):
                 return
-            if idle == 2:  # one may be cancelled on purpose
-                raise RuntimeError(self._no_end("two rounds in a row", learn.steps_done))
+            if idle >= self._patience(learn):
+                raise RuntimeError(self._no_end(f"{idle} rounds in a row", learn.steps_done))
             before = learn.steps_done
             passes = learn.stream.passes if learn.stream else first
             yield passes if self.cuts else number
@@ -103,6 +103,15 @@ class Plan:
             return first == self.n_epochs
         return learn.stream.exhausted() and learn.stream.passes == self.n_epochs
 
+    def _patience(self, learn: Learner) -> int:
+        """Return how many passes in a row may make no update: two, or as many as are short.
+
+        One may be cancelled on purpose, and a scaler skips updates until its scale fits: a hundred
+        would-be updates are enough for either.
+        """
+        taken = learn.stream.taken if learn.stream else 0
+        return max(2, ceil(100 * learn.batches_per_step / max(taken, 1)))
+
     def batches(self, learn: Any) -> Iterator[Any]:
         """Yield the batches of one training pass: to the end of the data, or to its last update.
 
@@ -110,7 +119,7 @@ class Plan:
             RuntimeError: no update comes from all the data, so `n_steps` would never be reached.
         """
         met, self.resumed = learn.steps_done if self.resumed is None else self.resumed, None
-        stream, stop = learn.stream, self.stop_after(met)
+        stream, stop, idle = learn.stream, self.stop_after(met), 0
         while learn.steps_done < stop:  # a resume may have nothing left of the pass
             before = learn.steps_done if stream.fresh else -1
             set_epoch(stream.dl, learn.epoch)
@@ -121,8 +130,9 @@ class Plan:
                     return
             if not self.cuts or stream.passes == self.n_epochs:
                 return
-            if self.n_steps is not None and learn.steps_done == before:
-                raise RuntimeError(self._no_end("a whole pass over the data", before))
+            idle = idle + 1 if learn.steps_done == before else 0
+            if self.n_steps is not None and idle >= self._patience(learn):
+                raise RuntimeError(self._no_end(f"{idle} passes over all the data", before))
             learn.epoch = stream.passes
 
     def _no_end(self, what: str, steps_done: int) -> str:

@@ -147,6 +147,17 @@ def test_passes_that_are_cut_by_updates_let_groups_go_on_across_the_end_of_the_d
     assert_close(model, theirs)
 
 
+@pytest.mark.parametrize("every", [2, (2, "step")])
+def test_a_group_may_be_larger_than_the_data_where_passes_are_cut_by_updates(every):
+    data, model = sized([2, 3]), double()
+    toy_learner([GradAccumCB(5)], (data, data[:1]), model).fit(n_steps=3, valid_every=every)
+    theirs = double()
+    group = data * 2 + data[:1] if every == (2, "step") else data  # else a pass ends a group
+    second = data[1:] + data * 2 if every == (2, "step") else data
+    by_large_batches(theirs, [joined(group), joined(second), joined(group)], 1)
+    assert_close(model, theirs)
+
+
 class iter_only:
     """A loader without a length."""
 

@@ -251,6 +251,15 @@ def test_updates_that_never_come_are_an_error_not_an_endless_loop(way):
         fit(3, cbs=[hold], **way)
 
 
+@pytest.mark.parametrize("n_train", [1, 2])
+@pytest.mark.parametrize("way", [{"n_steps": 4}, {"n_steps": 4, "valid_every": (2, "step")}])
+def test_short_passes_may_make_no_update_for_a_while(way, n_train):
+    """As under a scaler, which skips updates until its scale fits."""
+    skip = At("before_step", CancelStepException, times=30)
+    learn, _ = fit(n_train, cbs=[skip], **way)
+    assert learn.steps_done == 4
+
+
 @pytest.mark.parametrize("way", [{"n_epochs": 2}, {"n_steps": 8}])
 @pytest.mark.parametrize("event", ["before_round", "before_epoch"])
 def test_passes_that_never_begin_are_an_error_not_an_endless_loop(event, way):
