@@ -389,6 +389,21 @@ def test_weights_frozen_in_a_fit_stand_still_from_then_on(opt_func, names):
 
 
 @pytest.mark.case("C097")
+@pytest.mark.parametrize("opt_func", [*OPTIMIZERS.values(), "adagrad", "rprop", "radam"])
+def test_weights_frozen_within_a_group_of_batches_do_not_move_with_it(opt_func):
+    model = norm_net()
+
+    def freeze(learn):
+        model[0].requires_grad_(False)
+        return [kept.append(p.clone()) for p in model[0].parameters()]
+
+    kept, second = [], At("before_batch", freeze, lambda learn: learn.iter == 1)
+    learn = Learner(model, (batches(4, 4),), cbs=[TrainCB(), GradAccumCB(2)], opt_func=opt_func)
+    learn.fit(2, cbs=second)
+    assert kept and all(map(torch.equal, kept, model[0].parameters()))
+
+
+@pytest.mark.case("C097")
 def test_the_check_of_freezing_notices_gradients_of_zero_and_moving_statistics():
     def zero(learn):
         for p in learn.model[0].parameters():
@@ -482,7 +497,19 @@ def test_weights_that_appear_in_a_fit_are_noticed():
 
     at = At("before_epoch", new_head, lambda learn: learn.epoch == 1)
     with pytest.warns(UserWarning, match="optimizer lacks 1.weight, 1.bias"):
-        toy_learner([at], None, norm_net()).fit(3)
+        toy_learner([at], None, norm_net()).fit(2)
+
+
+@pytest.mark.case("C098")
+def test_an_optimizer_that_left_frozen_weights_out_is_named_when_they_are_unfrozen():
+    def of_trainable(params, lr):
+        return optim.SGD([p for p in params if p.requires_grad], lr)
+
+    learn = toy_learner([At("before_epoch", lambda learn: learn.unfreeze())], None, norm_net())
+    learn.opt_func = of_trainable
+    learn.freeze()
+    with pytest.warns(UserWarning, match="optimizer lacks 0.0.weight"):
+        learn.fit(1)
 
 
 def test_fine_tuning_trains_the_head_first_and_then_all():

@@ -123,7 +123,10 @@ class GradAccumCB(Callback):
         if isinstance(self._weights, Tensor) or self._weights != 1:
             with torch.no_grad():
                 for p in with_grads(learn):
-                    p.grad.div_(self._weights)
+                    if p.requires_grad:
+                        p.grad.div_(self._weights)
+                    else:  # frozen since the group began: momentum and decay would move it
+                        p.grad = None
         self._open(1)
         learn.grads_held = False
 

@@ -143,8 +143,6 @@ class Learner(Running):
         """Run one pass over the training or the validation loader, or a further one by its name."""
         self.training, self.valid_name = training, name
         self.dl = self._loader(training) if name is None else self._share(self.dls[name], False)
-        if training:
-            self._check_opt()
         set_mode(self.model, training, self._frozen)
         self._one_epoch()
 

@@ -118,6 +118,7 @@ class Running(Dispatch, Patched):
         if not self.training:
             stream = batches = Stream(self.dl, "validation", self._told)
         else:
+            self._check_opt()  # here, since callbacks unfreeze in before_epoch
             if self.stream is None or (self.stream.fresh and not self.plan.cuts):
                 self.stream = Stream(self.dl, "training", self._told)
             stream, batches = self.stream, self.plan.batches(self)
