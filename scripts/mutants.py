@@ -7,6 +7,7 @@ fastest first, in a fork of this process, which holds torch already. A failure o
 """
 
 import ast
+import gc
 import hashlib
 import importlib
 import json
@@ -21,6 +22,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 
 import coverage
@@ -49,6 +51,7 @@ TESTS = {
 SLOW = ("test_interrupt.py", "test_any_disturbance.py")
 # What forks find in memory: slow to import, and without an import of the package.
 HEAVY = ("torch._dynamo", "matplotlib.pyplot", "pandas", "hypothesis.strategies", "fastcore.all")
+PYTEST = ["-q", "-p", "no:cacheprovider", "-m", "not slow", "-p", "pytest_timeout"]
 LONGEST = 20  # seconds of tests for one mutant
 
 
@@ -106,8 +109,8 @@ def spared(tree: ast.Module) -> Iterator[tuple]:
             yield (part.lineno, part.col_offset), (part.end_lineno, part.end_col_offset)
 
 
-def mutants(file: str, sample: int, seed: str) -> list[Mutant]:
-    """Return a sample of the mutants of a file, one of a place; all of all places for 0."""
+def mutants(file: str, sample: int, seed: str) -> Iterator[Mutant]:
+    """Yield the mutants of a file in the order of the draw, one of a place; all, for sample 0."""
     source = (TREE / file).read_text(encoding="utf-8")
     nodes, spans = list(ast_nodes(get_ast(source))), list(spared(ast.parse(source)))
     places = defaultdict(list)
@@ -118,15 +121,14 @@ def mutants(file: str, sample: int, seed: str) -> list[Mutant]:
                 places[start].append((start[0], name, operator, occurrence))
     draw = random.Random(f"{seed} {file}")
     drawn = [[draw.choice(some)] if sample else some for _, some in sorted(places.items())]
-    chosen, made = sum(drawn, []), []
+    chosen = sum(drawn, [])
     draw.shuffle(chosen)
     for line, name, operator, occurrence in chosen:
         code = mutate_code(source, operator, occurrence)
         with suppress(SyntaxError):  # what is no Python is no mutant
             compile(code, file, "exec")
             before, after = (text.splitlines()[line - 1].strip() for text in (source, code))
-            made.append(Mutant(file, line, name, before, after, code))
-    return made[: sample or None]
+            yield Mutant(file, line, name, before, after, code)
 
 
 def run(args: list[str], seconds: float) -> tuple[int | None, str]:
@@ -136,7 +138,7 @@ def run(args: list[str], seconds: float) -> tuple[int | None, str]:
         os.setsid()
         log = os.open(OUT / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(log, 1), os.dup2(log, 2)
-        code = pytest.main(["-q", "-p", "no:cacheprovider", "-m", "not slow", *args])
+        code = pytest.main([*PYTEST, *args])
         package = sys.modules.get("minilearn")
         os._exit(code if package and Path(package.__file__).is_relative_to(TREE) else 99)
 
@@ -160,7 +162,15 @@ def reach(test_file: str) -> dict[str, dict]:
     kept = OUT / "reach" / f"{hashlib.sha256(texts).hexdigest()[:20]}.json"
     if not kept.exists():
         print(f"measuring {test_file}", flush=True)
-        args = ["--cov=minilearn", "--cov-context=test", "--cov-report=", "--durations=0", "-rA"]
+        args = [
+            "-p",
+            "pytest_cov",
+            "--cov=minilearn",
+            "--cov-context=test",
+            "--cov-report=",
+            "--durations=0",
+            "-rA",
+        ]
         _, log = run([test_file, *args], 1800)
         tests = {test: {"seconds": 0.01} for test in re.findall(r"^PASSED (.*)$", log, re.M)}
         for seconds, test in re.findall(r"^([\d.]+)s (?:call|setup) +(.*)$", log, re.M):
@@ -217,9 +227,12 @@ def prepare() -> None:
     sys.path.insert(0, str(TREE))
     os.environ |= {"PYTHONPATH": str(TREE), "COVERAGE_FILE": str(OUT / "coverage")}
     os.environ |= {"OMP_NUM_THREADS": "1", "CI": "1"}  # CI: hypothesis draws the same each time
+    os.environ |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": ""}
+    sys.dont_write_bytecode = False
     for name in HEAVY:
         importlib.import_module(name)
     assert "minilearn" not in sys.modules, "forks would not see the mutants"
+    gc.freeze()  # forks need not look through all of torch for garbage
 
 
 def main() -> None:
@@ -234,7 +247,7 @@ def main() -> None:
         tests = {}
         for file in files:
             tests |= {} if file.endswith(SLOW) else reach(file)
-        for mutant in mutants(f"minilearn/{module}.py", sample, seed):
+        for mutant in islice(mutants(f"minilearn/{module}.py", sample, seed), sample or None):
             done.append(mutant)
             judge(mutant, len(done), tests)
             print(f"{mutant.file}:{mutant.line}: {mutant.killer or 'SURVIVED'}", flush=True)

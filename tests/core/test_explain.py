@@ -4,7 +4,7 @@ import sys
 from types import SimpleNamespace
 
 from story import Story
-from toys import Trace, linear, toy_dls, toy_learner
+from toys import LEVELS, Trace, linear, toy_dls, toy_learner
 
 from minilearn.callbacks.training import SingleBatchCB, TrainCB
 from minilearn.core.callback import Callback
@@ -38,6 +38,18 @@ def torch_loss(preds, targets):
 def test_the_script_tells_the_events_and_actions_of_a_real_fit_in_their_order():
     names = [name.removesuffix("*") for _, name in SCRIPT]
     assert names == Story(epochs=1, n_train=1, n_valid=0).trace
+
+
+def test_a_level_begins_and_ends_at_one_indent_and_what_runs_within_is_not_left_of_it():
+    names = [name for _, name in SCRIPT]
+    for level in LEVELS:
+        first, last = names.index(f"before_{level}"), names.index(f"cleanup_{level}")
+        after = names.index(f"after_{level}")
+        own = SCRIPT[first][0]
+        assert SCRIPT[last][0] == SCRIPT[after][0] == own
+        assert all(indent >= own for indent, _ in SCRIPT[first:last])
+    indents = dict((name, indent) for indent, name in SCRIPT)
+    assert [indents[f"before_{level}"] for level in LEVELS[:4]] == [0, 1, 2, 3]
 
 
 def test_every_handled_event_names_its_handlers_in_order_and_clean_up_in_reverse():
