@@ -17,6 +17,8 @@ from torch.utils.data import (
     BatchSampler,
     DataLoader,
     IterableDataset,
+    RandomSampler,
+    SequentialSampler,
     SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
@@ -80,6 +82,9 @@ def make_loader(kind, n, bs, shuffle, drop_last):
         return SeededLoader(data, bs, shuffle, drop_last=drop_last)
     if kind == "torch":
         return DataLoader(data, bs, shuffle, drop_last=drop_last)
+    if kind == "batches":
+        sampler = RandomSampler(data) if shuffle else SequentialSampler(data)
+        return DataLoader(data, batch_sampler=BatchSampler(sampler, bs, drop_last))
     if kind == "stream":
         return DataLoader(Stream(n), bs, drop_last=drop_last)
     if kind == "items":  # no batches are made: items are batches
@@ -88,7 +93,7 @@ def make_loader(kind, n, bs, shuffle, drop_last):
     return list(DataLoader(data, bs))
 
 
-KINDS = ["array", "seeded", "torch", "stream", "items", "list"]
+KINDS = ["array", "seeded", "torch", "batches", "stream", "items", "list"]
 
 
 def check_complete(dl, n):

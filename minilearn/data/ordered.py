@@ -47,11 +47,23 @@ def _ordered_torch(dl: Any) -> DataLoader:
         type(None),
     ):
         return own
-    sampler = SequentialSampler(dl.dataset) if _shuffles(dl.sampler) else dl.sampler
+    sampler, batch_size, _ = drawn_by(dl)
+    if _shuffles(sampler):
+        sampler = SequentialSampler(dl.dataset)
     vars(own)["sampler"] = sampler
     if dl.batch_sampler is not None:
-        vars(own)["batch_sampler"] = BatchSampler(sampler, dl.batch_size, drop_last=False)
+        vars(own)["batch_sampler"] = BatchSampler(sampler, batch_size, drop_last=False)
     return own
+
+
+def drawn_by(dl: Any) -> tuple[Any, int | None, bool]:
+    """Return the sampler, batch size and drop_last that make the batches of a loader of torch's.
+
+    One that was given a `BatchSampler` has others, which count for nothing.
+    """
+    given = getattr(dl, "batch_sampler", None)
+    owner = given if type(given) is BatchSampler else dl
+    return getattr(owner, "sampler", None), owner.batch_size, owner.drop_last
 
 
 def _shuffles(sampler: Any) -> bool:

@@ -4,7 +4,7 @@ Batches are dealt out in groups of one for each process. Where a loader tells it
 joined and cut into even parts, so that the parts of a group are together the batch of the one
 process with the n-fold batch size; else each process takes one batch of the group.
 
-Stands on core and seeded.
+Stands on core, ordered and seeded.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from torch.utils.data import (
 from minilearn.core.batch import n_batches
 from minilearn.core.processes import Processes
 
+from .ordered import drawn_by
 from .seeded import ArrayLoader, SeededLoader, ShuffledSampler, draw_seed
 
 FIXED = (SequentialSampler, ShuffledSampler, DistributedSampler)  # the same order everywhere
@@ -119,24 +120,34 @@ class Shard:
         groups, rest = divmod(n, n_here)
         if not self._cuts:
             return groups + (not self.training and self.rank < rest)
-        if not rest or self.dl.drop_last:
+        _, batch_size, drop_last = drawn_by(self.dl)
+        if not rest or drop_last:
             return groups
-        left = self._rows - groups * n_here * self.dl.batch_size
+        left = self._rows - groups * n_here * batch_size
         return groups + (left >= n_here if self.training else self.rank < left)
+
+    @property
+    def _is_fixed(self) -> bool:
+        """Whether the order is the same on all processes, whatever they draw."""
+        if isinstance(self.dl, ArrayLoader):
+            return True
+        is_own = self.dl.batch_sampler is not None and not self._cuts  # and may draw
+        return not is_own and isinstance(drawn_by(self.dl)[0], FIXED)
 
     @property
     def _rows(self) -> int:
         dl = self.dl
-        return dl.n if isinstance(dl, ArrayLoader) else len(_plain_sampler(dl.sampler))
+        return dl.n if isinstance(dl, ArrayLoader) else len(_plain_sampler(drawn_by(dl)[0]))
 
     @property
     def left_out(self) -> str:
         """What of the data is left out of a training pass, in words; empty where nothing is."""
         n = n_batches(self.dl)
-        if n is None or not (self.training and self.shares) or getattr(self.dl, "drop_last", False):
+        drop_last = getattr(self.dl, "drop_last", False) or (self._cuts and drawn_by(self.dl)[2])
+        if n is None or not (self.training and self.shares) or drop_last:
             return ""
         if self._cuts:
-            taken = len(self) * self.n * self.dl.batch_size
+            taken = len(self) * self.n * drawn_by(self.dl)[1]
             return f"{self._rows - taken} samples" if taken < self._rows else ""
         return f"{n % self.n} batches" if n % self.n else ""
 
@@ -164,12 +175,11 @@ class Shard:
 
     def _deal_out(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Yield this process's part of the batches of indices, in the order of the first one."""
-        sampler = getattr(self.dl, "sampler", None)
-        if not (isinstance(self.dl, ArrayLoader) or isinstance(sampler, FIXED)):
+        if not self._is_fixed:
             batches = list(batches)  # all draw, as each would alone
             batches = self.processes.gather(None if self.rank else batches)[0]
         if self._cuts:
-            return parts(batches, self.rank, self.n, self.training, self.dl.drop_last)
+            return parts(batches, self.rank, self.n, self.training, drawn_by(self.dl)[2])
         return self._deal(batches)
 
     def _deal(self, batches: Iterable[Any]) -> Iterator[Any]:
@@ -241,8 +251,8 @@ def _order(dl: Any) -> list[Any]:
     if dl.batch_sampler is None:
         return list(_plain_sampler(dl.sampler))
     if type(dl.batch_sampler) is BatchSampler:
-        sampler = _plain_sampler(dl.sampler)
-        return list(BatchSampler(sampler, dl.batch_size, dl.drop_last))
+        sampler, *settings = drawn_by(dl)
+        return list(BatchSampler(_plain_sampler(sampler), *settings))
     return list(dl.batch_sampler)
 
 

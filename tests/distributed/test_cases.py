@@ -132,7 +132,7 @@ def check_orders(passes):
 
 
 @pytest.mark.case("C134")
-@pytest.mark.parametrize("name", ["arrays", "torch", "distributed"])
+@pytest.mark.parametrize("name", ["arrays", "torch", "distributed", "batch sampler", "own batches"])
 def test_orders_differ_and_all_samples_are_seen(both, name):
     check_orders([one[f"C134 {name}"] for one in both])
 

@@ -9,7 +9,13 @@ from distributed.fits import data, net
 from distributed.launch import tell
 from torch import nn
 from torch.optim import lr_scheduler
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    TensorDataset,
+)
 
 from minilearn import (
     AccelerateCB,
@@ -144,8 +150,19 @@ learn, seen = learner(arrays(40), sched)
 learn.fit(1)
 FOUND["C133"] = {"lrs": seen.lrs, "updates": seen.ended[2], "steps": sched.steps}
 
+
+class Pairs(list):
+    """Batches of two in a new order each time, drawn from torch's global generator."""
+
+    def __iter__(self):
+        return iter(torch.randperm(2 * len(self)).view(-1, 2).tolist())
+
+
 # C134: another order in each epoch, for loaders of ours and torch's
+batches = BatchSampler(RandomSampler(numbered(21)), 3, drop_last=False)
 for name, dls in (
+    ("batch sampler", (DataLoader(numbered(21), batch_sampler=batches),)),
+    ("own batches", (DataLoader(numbered(20), batch_sampler=Pairs([0] * 10)),)),
     ("arrays", arrays(20)),
     ("torch", (DataLoader(numbered(20), 2, shuffle=True),)),
     (
