@@ -1,8 +1,11 @@
 """Train and eval modes: set for each pass, frozen modules left alone, all put back."""
 
+import pytest
 import torch
 from torch import nn
 from toys import At, toy_learner
+
+from minilearn.core.modes import hold, set_mode
 
 
 def noisy_model():
@@ -50,3 +53,15 @@ def test_a_module_that_a_callback_freezes_in_before_fit_stays_frozen_and_comes_b
     toy_learner([freeze, watch], model=model).fit(1)
     assert modes == [False]
     assert model[1].training
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_held_module_is_in_eval_at_once_and_takes_the_models_mode_when_it_is_let_go(training):
+    model = noisy_model().train(training)
+    hold(model[1], True, training)
+    assert [m.training for m in model] == [training, False, training, training]
+    set_mode(model, True, [])
+    assert [m.training for m in model] == [True, False, True, True]
+    set_mode(model, training, [])
+    hold(model[1], False, training)
+    assert [m.training for m in model] == [training] * 4
