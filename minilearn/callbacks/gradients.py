@@ -1,18 +1,16 @@
 """What happens to gradients before an update: gathered, clipped, refused where not finite.
 
-Stands on core.
+Stands on core and clipping.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import Parameter
+from torch import Tensor
 
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
@@ -23,6 +21,8 @@ from minilearn.core.exceptions import (
     CancelStepException,
 )
 from minilearn.core.text import whole
+
+from .clipping import CLIP, total_norm
 
 if TYPE_CHECKING:
     from minilearn.core.learner import Learner
@@ -203,7 +203,7 @@ class NonFiniteCB(Callback):
 
     def _bound(self, params: list[Any]) -> Tensor:
         """Return the norm of the gradients; subclasses bound them, too."""
-        return nn.utils.get_total_norm([p.grad for p in params])
+        return total_norm(params)
 
     def refuse(self, learn: Learner, advice: str) -> None:
         """Clear the gradients, and cancel the update or the fit, or raise."""
@@ -276,32 +276,8 @@ class ClipGradCB(NonFiniteCB):
 
     def _bound(self, params: list[Any]) -> Tensor:
         ((kind, bound),) = self.bounds.items()
-        if kind == "max_norm":
-            return nn.utils.clip_grad_norm_(params, bound)
-        norm = super()._bound(params)
-        CLIP[kind](params, bound)
-        return norm
+        return CLIP[kind](params, bound)
 
     def __repr__(self) -> str:
         """Show the bound."""
         return f"ClipGradCB({', '.join(f'{name}={bound}' for name, bound in self.bounds.items())})"
-
-
-@torch.no_grad()
-def clip_adaptively(params: list[Any], ratio: float) -> None:
-    """Bound each row of a gradient to `ratio` times the norm of the same row of the weights."""
-    for p in params:
-        most = _row_norms(p).clamp(min=1e-3) * ratio
-        norms = _row_norms(p.grad)
-        p.grad.mul_(torch.where(norms > most, most / norms.clamp(min=1e-6), 1.0))
-
-
-def _row_norms(x: Tensor) -> Tensor:
-    # a row makes one output: (K, ...) -> (K, 1, ...); a bias or a scale is one row
-    return x.norm() if x.dim() < 2 else x.flatten(1).norm(dim=1).view(-1, *[1] * (x.dim() - 1))
-
-
-CLIP: dict[str, Callable[[list[Parameter], float], None]] = {
-    "max_value": nn.utils.clip_grad_value_,
-    "agc": clip_adaptively,
-}

@@ -14,7 +14,7 @@ from torch.amp import GradScaler
 from minilearn.core.batch import default_device
 
 from .gradients import NonFiniteCB, check_grads_end
-from .training import TrainCB
+from .training import TrainCB, explain_loss
 
 if TYPE_CHECKING:
     from minilearn.core.learner import Learner
@@ -126,7 +126,11 @@ class ScaledPrecision(MixedPrecision, NonFiniteCB):
 
     def backward(self, learn: Learner) -> None:
         """Compute the gradients of the scaled loss."""
-        self.scaler.scale(learn.loss).backward()
+        try:
+            self.scaler.scale(learn.loss).backward()
+        except (AttributeError, RuntimeError, ValueError) as e:
+            explain_loss(e, learn.loss)
+            raise
 
     def before_step(self, learn: Learner) -> None:
         """Scale the gradients down before anyone clips them; skip an update that overflowed."""

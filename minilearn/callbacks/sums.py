@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minilearn.core.batch import batch_size
+from minilearn.core.batch import batch_size, describe
 
 FOLD_EVERY = 128  # values kept before they are added up: one stack and one dot for all of them
 
@@ -141,6 +141,7 @@ class FunctionMean(Mean):
         super().__init__()
         inner, keywords = (f.func, f.keywords) if isinstance(f, partial) else (f, {})
         self.f = partial(inner.averages, **keywords) if hasattr(inner, "averages") else f
+        self.name = getattr(inner, "__name__", type(inner).__name__)
         self.finish = getattr(inner, "finish", None)
         items = getattr(inner, "items", None)
         self.items = partial(items, **keywords) if items else None
@@ -148,12 +149,23 @@ class FunctionMean(Mean):
     def update(self, preds: Any, targs: Any, weight: Any = None) -> None:
         """Call the function on a batch of `weight` items (the batch size where none is given)."""
         value = self.f(preds, targs)
-        if isinstance(value, Tensor) and value._is_view():
+        if not isinstance(value, (Tensor, float, int)):
+            value = self._number(value)
+        elif isinstance(value, Tensor) and value._is_view():
             value = value.clone()  # else it would keep the batch, which a loader may refill
         own = None if self.items is None else self.items(preds, targs)
         if own is not None:
             weight = own
         super().update(value, batch_size(preds) if weight is None else weight)
+
+    def _number(self, value: Any) -> Tensor:
+        try:
+            return torch.tensor(value, dtype=torch.float64)
+        except (TypeError, ValueError, RuntimeError) as e:
+            raise TypeError(
+                f"the metric {self.name} returned {describe(value)}, which has no mean: let it "
+                "return a number or a tensor, and make a metric of each of several values"
+            ) from e
 
     def compute(self) -> Tensor:
         """Return the value of all batches so far."""

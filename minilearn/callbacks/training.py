@@ -82,7 +82,11 @@ class TrainCB(Callback):
 
     def backward(self, learn: Learner) -> None:
         """Compute the gradients."""
-        learn.loss.backward()
+        try:
+            learn.loss.backward()
+        except (AttributeError, RuntimeError) as e:
+            explain_loss(e, learn.loss)
+            raise
 
     def step(self, learn: Learner) -> None:
         """Let the optimizer make a step."""
@@ -139,6 +143,20 @@ class TrainCB(Callback):
     def __repr__(self) -> str:
         """Show the settings that were given."""
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.settings.items())})"
+
+
+def explain_loss(error: Exception, loss: Any) -> None:
+    """Add to the error of a backward pass what is wrong with the loss, if that is to blame."""
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        error.add_note(
+            f"the loss is {describe(loss)}, and gradients come from a scalar tensor: let the loss "
+            "function return one, a mean over the batch (reduction='mean') say"
+        )
+    elif not loss.requires_grad:
+        error.add_note(
+            "no weight that trains led to the loss: is the whole model frozen, or does it or the "
+            "loss function detach, round or leave torch?"
+        )
 
 
 def own_loss(output: Any) -> tuple[Any, Tensor | dict[str, Tensor]]:

@@ -25,7 +25,7 @@ from minilearn import (
     TrainCB,
     TrainLearner,
 )
-from minilearn.callbacks.gradients import clip_adaptively
+from minilearn.callbacks.clipping import clip_adaptively
 from minilearn.core.callback import Callback
 
 
@@ -627,6 +627,22 @@ def test_too_many_skips_in_a_row_raise_and_all_others_are_summed_up():
     assert "epoch 0, batch 0" in first and "5 times; 3 updates" in last
     with pytest.raises(FloatingPointError, match="batch 5 .*3 in a row"):
         fit(0, 3, 4, 5)
+
+
+@pytest.mark.parametrize("guard", [ClipGradCB(0.1), NonFiniteCB()])
+def test_sparse_gradients_are_measured_and_bounded_as_dense_ones(guard):
+    """torch's own clip_grad_norm_ refuses them."""
+
+    def trained(sparse):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(5, 3, sparse=sparse), nn.Linear(3, 1)).double()
+        data = [(torch.tensor([1, 1, i]), torch.ones(3, 1).double()) for i in range(5)]
+        toy_learner([guard, GradAccumCB(2)], (data,), model).fit(1)
+        return model, guard.norm
+
+    (ours, norm), (theirs, dense_norm) = trained(True), trained(False)
+    assert_close(ours, theirs)
+    assert norm.item() == pytest.approx(dense_norm.item())
 
 
 def test_clipping_works_with_an_optimizer_that_knows_no_groups():

@@ -765,6 +765,28 @@ def test_what_is_no_metric_or_has_no_name_is_refused_at_once(make, error, words)
 # ---- targets ----
 
 
+@pytest.mark.parametrize("value", [None, "high", {"a": 1.0, "b": 2.0}, [1.0, None]])
+def test_a_function_without_a_number_is_named_at_its_first_batch(value):
+    def mine(preds, targs):
+        return value
+
+    x, y = labels(8)
+    with pytest.raises(TypeError, match=r"the metric mine returned .*let it return a number") as e:
+        measure(Quiet(mine), cut(4, x, y))
+    assert "batch 0" in e.value.__notes__[0]
+
+
+@pytest.mark.parametrize("kind", [float, np.float32, np.float64, np.asarray, torch.tensor, list])
+def test_a_function_may_return_any_kind_of_number(kind):
+    x, y = labels(10)
+
+    def size(preds, targs):
+        return kind([len(preds)] * 2 if kind is list else len(preds))
+
+    value = measure(Quiet(size), cut(4, x, y)).history[0]["train_size"]
+    assert value == ([3.6, 3.6] if kind is list else 3.6)  # (4 * 4 + 4 * 4 + 2 * 2) / 10
+
+
 def test_several_targets_come_as_a_tuple_and_one_as_it_is():
     seen = []
 

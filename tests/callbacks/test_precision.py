@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 import warnings
 from contextlib import nullcontext
 from functools import partial
@@ -13,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn, optim
 from torch.amp import GradScaler
 from torch.optim import lr_scheduler
-from toys import At, Before, assert_same_weights, batches, linear, toy_learner
+from toys import At, Before, assert_same_weights, batches, linear, toy_dls, toy_learner
 
 from minilearn import (
     EMACB,
@@ -499,3 +500,23 @@ def test_probes_leave_the_scale_alone():
     scaler, scale = cb.scaler, cb.scaler.get_scale()
     learn.dry_run()
     assert cb.scaler is scaler and scaler.get_scale() == scale
+
+
+# ---- losses that have no gradient ----
+
+
+@pytest.mark.parametrize("trains", [TrainCB, partial(MixedPrecision, "fp16")])
+@pytest.mark.parametrize(
+    ("loss", "hint"),
+    [
+        (lambda p, y: (p - y).square(), r"Tensor\[2, 1\].*reduction='mean'"),
+        (lambda p, y: float((p - y).square().mean()), "the loss is float"),
+        (lambda p, y: (p - y).square().mean().detach(), "no weight that trains led to the loss"),
+        (lambda p, y: (p.round() == y).float().mean(), "no weight that trains led to the loss"),
+    ],
+)
+def test_a_loss_without_a_gradient_is_explained(loss, hint, trains):
+    learn = Learner(linear(), toy_dls(), loss, cbs=trains())
+    with pytest.raises((AttributeError, RuntimeError, ValueError)) as caught:
+        learn.fit(1)
+    assert re.search(hint, " ".join(caught.value.__notes__))
