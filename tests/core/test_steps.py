@@ -24,6 +24,7 @@ from minilearn.core.exceptions import (
     CancelStepException,
 )
 from minilearn.core.learner import Learner
+from minilearn.core.plan import Plan
 
 
 class Stream:
@@ -220,6 +221,11 @@ def test_the_number_of_updates_is_known_from_the_start_where_it_can_be(way, leng
     watch = At("before_fit", lambda learn: seen.append(learn.n_steps))
     fit(4, length=length, cbs=[watch], **way)
     assert seen == [total]
+
+
+def test_short_groups_of_batches_are_an_update_a_pass_or_one_in_all_where_passes_are_cut():
+    assert Plan.of(3, None, 1).total_steps(n_batches=5, batches_per_step=2) == 3 * 3
+    assert Plan.of(3, None, (4, "step")).total_steps(n_batches=5, batches_per_step=2) == 8
 
 
 def test_updates_are_counted_not_batches():
