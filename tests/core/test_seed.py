@@ -74,3 +74,19 @@ def test_without_numpy_there_is_nothing_of_it_to_keep(monkeypatch):
     assert states.numpy is None
     set_seed(1)
     restore_random_states(states)
+
+
+@pytest.mark.parametrize("kind", ["cuda", "mps"])
+def test_the_random_states_of_devices_are_put_back_too(kind, monkeypatch):
+    states = {"cuda": ["of", "each"], "mps": "of one"}
+    got = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: kind == "cuda")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: kind == "cuda")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: kind == "mps")
+    monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: states["cuda"])
+    monkeypatch.setattr(torch.mps, "get_rng_state", lambda: states["mps"])
+    monkeypatch.setattr(torch.cuda, "set_rng_state_all", lambda s: got.append(("cuda", s)))
+    monkeypatch.setattr(torch.mps, "set_rng_state", lambda s: got.append(("mps", s)))
+    with preserved_random_states():
+        pass
+    assert got == [(kind, states[kind])]
