@@ -1,22 +1,21 @@
 """Schedulers for a fit: torch's own, their lengths filled in; two more curves; previews.
 
-Stands on torch and timm_schedules. A *factory* is called with an optimizer and returns a scheduler,
-as `partial(lr_scheduler.CosineAnnealingLR, eta_min=1e-5)` does.
+Stands on torch, lengths and timm_schedules. A *factory* is called with an optimizer and returns a
+scheduler, as `partial(lr_scheduler.CosineAnnealingLR, eta_min=1e-5)` does.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import Optimizer, lr_scheduler
 
+from .lengths import Lengths, check_fits
 from .timm_schedules import Told
 
 if TYPE_CHECKING:
@@ -26,36 +25,6 @@ Factory = Callable[..., Any]
 
 FILLED = ("total_steps", "T_max", "total_iters", "t_initial", "epochs", "steps_per_epoch")
 """The parameters of a factory that tell a length: those not given are filled in from the fit."""
-
-
-@dataclass(frozen=True)
-class Lengths:
-    """How long a fit is; what is unknown is None.
-
-    Attributes:
-        updates: updates in all.
-        epochs: passes over the training data.
-        per_epoch: updates in one epoch.
-        unit: what one step of the schedule stands for: "update", "epoch" or "round".
-    """
-
-    updates: int | None = None
-    epochs: int | None = None
-    per_epoch: int | None = None
-    unit: str = "update"
-
-    @property
-    def total(self) -> int | None:
-        """The steps that the schedule will make."""
-        return {"update": self.updates, "epoch": self.epochs}.get(self.unit)
-
-    def value(self, name: str) -> int | None:
-        """Return the length that a factory's parameter asks for."""
-        if name == "epochs":
-            return self.epochs
-        if name == "steps_per_epoch":
-            return self.per_epoch if self.unit == "update" else 1
-        return self.total
 
 
 def build(factory: Factory, opt: Optimizer, lengths: Lengths) -> Any:
@@ -105,33 +74,6 @@ def asked_lengths(factory: Factory) -> list[str]:
         dropped = ("total_steps",) if given & set(product) else product
         asked = [name for name in asked if name not in dropped]
     return asked
-
-
-def check_fits(sched: Any, lengths: Lengths) -> None:
-    """Compare the length of a schedule with that of the fit.
-
-    Raises:
-        ValueError: it is a OneCycleLR and too short: torch would end the fit in its middle.
-    """
-    sched = getattr(sched, "main", sched)
-    found = [name for name in ("total_steps", "T_max") if hasattr(sched, name)]
-    if isinstance(sched, lr_scheduler.PolynomialLR):
-        found.append("total_iters")
-    total, name = lengths.total, found[0] if found else None
-    length = name and getattr(sched, name)
-    if total is None or not length or length == total:
-        return
-    text = f"{type(sched).__name__} has {name}={length}, and this fit makes {total} {lengths.unit}s"
-    advice = f"Leave out {name} and it is taken from the fit"
-    if length < total and isinstance(sched, lr_scheduler.OneCycleLR):
-        raise ValueError(f"{text}: the schedule would end first. {advice}.")
-    what = "will not reach its end" if length > total else _after_end(sched)
-    warnings.warn(f"{text}: the schedule {what}. {advice}.", stacklevel=2)
-
-
-def _after_end(sched: Any) -> str:
-    rises = isinstance(sched, lr_scheduler.CosineAnnealingLR)
-    return "rises again after its end" if rises else "stays at its last value after its end"
 
 
 def factory_name(factory: Factory) -> str:

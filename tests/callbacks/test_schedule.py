@@ -249,8 +249,25 @@ def check_refused(cb):
 SHORT = partial(lr_scheduler.OneCycleLR, max_lr=0.5, total_steps=12)
 
 
+def after_two(opt):
+    """The short one as a part: 13 of the 15 updates are its own."""
+    parts = [lr_scheduler.ConstantLR(opt, 0.1, 2), SHORT(opt)]
+    return lr_scheduler.SequentialLR(opt, parts, [2])
+
+
+SHORTS = {
+    "alone": SHORT,
+    "warmed up": warmup(SHORT, 3),
+    "in a function": lambda opt: SHORT(opt),
+    "by epochs": partial(lr_scheduler.OneCycleLR, max_lr=0.5, epochs=4, steps_per_epoch=3),
+    "in a chain": lambda opt: lr_scheduler.ChainedScheduler([SHORT(opt)], opt),
+    "after another": after_two,
+    "after another, warmed up": warmup(after_two, 3),
+}
+
+
 @pytest.mark.case("C044")
-@pytest.mark.parametrize("sched", [SHORT, warmup(SHORT, 3), lambda opt: SHORT(opt)])
+@pytest.mark.parametrize("sched", SHORTS.values(), ids=SHORTS)
 def test_a_schedule_that_is_too_short_is_refused_before_the_first_update(sched):
     check_refused(BatchSchedCB(sched))
 
