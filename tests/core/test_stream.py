@@ -4,6 +4,7 @@ import gc
 import warnings
 import weakref
 from collections import OrderedDict
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from minilearn.callbacks.training import TrainCB
 from minilearn.core import stream as stream_module
 from minilearn.core.batch import describe
 from minilearn.core.learner import Learner
-from minilearn.core.stream import Stream, pick_loader
+from minilearn.core.stream import Stream, no_batches, pick_loader
 
 
 def count_batches(training=True):
@@ -114,6 +115,17 @@ def test_the_check_of_empty_loaders_notices_a_fit_of_nothing(monkeypatch, fault)
         monkeypatch.setattr(Stream, "_finish", lambda self: setattr(self, "_batches", None))
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         check_empty_loaders()
+
+
+def test_the_advice_on_an_empty_loader_follows_from_what_it_has():
+    said = "the training loader has no batches"
+    known = SimpleNamespace(dataset=[1, 2, 3])
+    assert no_batches(known, "training") == f"{said} (3 samples): check the data behind it"
+    known.drop_last = True
+    assert no_batches(known, "training").endswith("lower batch_size or set drop_last=False")
+    known.dataset = []
+    assert no_batches(known, "training").endswith("drop_last=True): check the data behind it")
+    assert no_batches([], "training") == f"{said} (list): check the data behind it"
 
 
 # ---- C087: streams that every worker reads ----
