@@ -42,6 +42,9 @@ CORE = sorted(p.stem for p in (ROOT / "minilearn/core").glob("[a-z]*.py") if p.s
 CALLBACKS = ("training", "metrics", "gradients", "checkpoint", "schedule")
 TESTS = {
     "core": "core/*",
+    "core/place": "core/test_place test_resume_streams",
+    "core/processes": "distributed/test_cases distributed/test_resumed",
+    "core/weights": "test_weights",
     "callbacks/training": "core/* callbacks/test_gradients",
     "callbacks/metrics": "callbacks/test_metrics callbacks/test_scores",
     "callbacks/gradients": "callbacks/test_gradients callbacks/test_precision",
@@ -52,7 +55,7 @@ SLOW = ("test_interrupt.py", "test_any_disturbance.py")
 # What forks find in memory: slow to import, and without an import of the package.
 HEAVY = ("torch._dynamo", "matplotlib.pyplot", "pandas", "hypothesis.strategies", "fastcore.all")
 PYTEST = ["-q", "-p", "no:cacheprovider", "-m", "not slow", "-p", "pytest_timeout"]
-LONGEST = 20  # seconds of tests for one mutant
+LONGEST = 60  # seconds of tests for one mutant
 
 
 @dataclass
@@ -193,7 +196,7 @@ def tests_for(mutant: Mutant, tests: dict[str, dict]) -> tuple[list[str], float]
     parser.parse_source()
     lines = {test: parser.first_lines(tests[test].get(mutant.file, ())) for test in tests}
     near = [test for test in tests if parser.first_line(mutant.line) in lines[test]]
-    near = near or [test for test in tests if lines[test]]
+    near = near or [test for test in tests if lines[test]] or list(tests)  # of processes of its own
     chosen, total = [], 0.0
     for test in sorted(near, key=lambda test: tests[test]["seconds"]):
         if total < LONGEST:
