@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from fastcore.basics import patch
-from torch import nn
+from torch import Tensor, nn
 
 from .callbacks.device import DeviceCB
 from .callbacks.training import TrainCB
@@ -29,7 +29,7 @@ from .core.processes import rank
 from .core.seed import preserved_random_states
 from .data.loaders import DataLoaders
 from .data.pipeline import Pipeline, class_names
-from .infer import chooses
+from .infer import chooses, is_entropy
 from .nn.registry import MODELS, built_by, remake_model
 from .portable import Taken, bare, close, functions, take
 from .weights import load_model
@@ -164,9 +164,19 @@ def _card(learn: Learner, made_by: dict[str, Any] | None, taken: Taken) -> dict[
         "inputs": {name: describe(x) for name, x in inputs.items()},
         "batch": taken.settings,
         "pipeline": asdict(pipeline),
+        "several_labels": _gives_several(learn, taken, pipeline.classes),
         "metrics": history[-1] if history else {},
         "history": history,
     }
+
+
+def _gives_several(learn: Learner, taken: Taken, classes: list[Any] | None) -> bool:
+    """Return whether the targets are rows of yes and no, one for each class."""
+    target = taken.targets[0] if len(taken.targets) == 1 else None
+    if is_entropy(learn.loss_func) or classes is None or not isinstance(target, Tensor):
+        return False
+    is_row = target.dim() == 2 and target.shape[1] == len(classes)
+    return is_row and target.is_floating_point() and bool(((target == 0) | (target == 1)).all())
 
 
 def _write(taken: Taken, card: dict[str, Any], part: Path, pt2: bool, onnx: bool) -> None:

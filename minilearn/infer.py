@@ -101,12 +101,14 @@ class _Prepared:
 
 def chooses(learn: Learner) -> bool:
     """Return whether the outputs are scores of classes: by the loss, or the names of classes."""
-    loss = learn.loss_func
+    return is_entropy(learn.loss_func) or class_names(learn.dls) is not None
+
+
+def is_entropy(loss: Any) -> bool:
+    """Return whether a loss is torch's cross-entropy, of one class among several."""
     name = getattr(getattr(loss, "func", loss), "__name__", type(loss).__name__)
-    is_entropy = name in ("cross_entropy", "nll_loss") or isinstance(
-        loss, (nn.CrossEntropyLoss, nn.NLLLoss)
-    )
-    return is_entropy or class_names(learn.dls) is not None
+    torchs = (nn.CrossEntropyLoss, nn.NLLLoss)
+    return name in ("cross_entropy", "nll_loss") or isinstance(loss, torchs)
 
 
 def _softmax(output: Any) -> Tensor:

@@ -6,12 +6,13 @@ Stands on core, callbacks and data.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import IterableDataset
 
 from .callbacks.augment import BatchTransformCB
 from .callbacks.capture import split_by_owner
@@ -23,8 +24,10 @@ from .core.learner import Learner
 from .core.scope import inner, participants
 from .core.stream import check_loader, pick_loader
 from .data.ordered import ordered
+from .data.pipeline import Pipeline
 from .data.shards import Unshared
 
+MANY = 100  # items of a list that are looked at
 HALF_PRECISION = 0.05  # how far predictions may be from the plain model's, as a share
 
 
@@ -36,6 +39,7 @@ class Taken:
     args: tuple
     kwargs: dict[str, Any]
     size: int
+    targets: Any  # what the loss is given of the batch
     settings: dict[str, Any]  # how batches are split
 
     def inputs(self, n: int) -> tuple[tuple, dict[str, Any]]:
@@ -54,7 +58,7 @@ class _Take(Callback):
     order = Order.STOP
 
     def after_predict(self, learn: Learner) -> None:
-        args, kwargs, _ = split_by_owner(learn)
+        args, kwargs, targets = split_by_owner(learn)
         model = bare(learn.model)
         if not close(model(*args, **kwargs), learn.preds, HALF_PRECISION):
             raise ValueError(
@@ -64,7 +68,8 @@ class _Take(Callback):
         model = copy.deepcopy(model).cpu().eval()
         args, kwargs = map_batch(lambda t: t.detach().cpu(), (tuple(args), dict(kwargs)))
         settings = dict(getattr(learn.owner("get_loss"), "settings", {}))
-        self.taken = Taken(model, args, kwargs, batch_size((*args, kwargs)), settings)
+        size = batch_size((*args, kwargs))
+        self.taken = Taken(model, args, kwargs, size, tuple(targets), settings)
         raise CancelFitException
 
 
@@ -87,20 +92,40 @@ def functions(learn: Learner) -> Iterator[tuple[str, Any]]:
     for i, cb in enumerate(learn.cbs):
         if isinstance(cb, BatchTransformCB) and cb.on_val:
             yield f"learn.cbs[{i}].tfm", cb.tfm
-    if (pipeline := getattr(learn.dls, "pipeline", None)) is not None:
-        owners = {"learn.dls.pipeline": vars(pipeline)}
+    pipeline = getattr(learn.dls, "pipeline", None)
+    if pipeline is not None:
+        yield from _functions_in("learn.dls.pipeline", pipeline)
+        return
+    for name in ("train", "valid"):
+        data = getattr(pick_loader(learn.dls, name == "train"), "dataset", None)
+        yield from _functions_in(f"learn.dls.{name}.dataset", data)
+
+
+def _functions_in(where: str, x: Any, depth: int = 5) -> Iterator[tuple[str, Any]]:
+    """Yield the functions that `x` is, or holds: in lists and dicts, and in data sets of data sets.
+
+    Args:
+        where: the path of `x`.
+        x: a data set, a pipeline, or what one holds.
+        depth: how far down to look.
+    """
+    if isinstance(x, Mapping):
+        parts = {f"[{key!r}]": value for key, value in x.items()}
+    elif isinstance(x, (list, tuple)):  # a few transforms, where there are many they are samples
+        parts = {f"[{i}]": value for i, value in enumerate(x[:MANY])}
+    elif callable(x) and not isinstance(x, (type, Pipeline)):
+        yield where, x
+        return
+    elif isinstance(x, (Pipeline, IterableDataset)) or hasattr(x, "__getitem__"):
+        parts = {f".{name}": v for name, v in _settings(x).items() if name[:1] != "_"}
     else:
-        loaders = {name: pick_loader(learn.dls, name == "train") for name in ("train", "valid")}
-        owners = {f"learn.dls.{n}.dataset": _settings(dl) for n, dl in loaders.items()}
-    for where, settings in owners.items():
-        for name, value in settings.items():
-            if callable(value) and not isinstance(value, type) and not name.startswith("_"):
-                yield f"{where}.{name}", value
+        return
+    for step, value in parts.items() if depth else ():
+        yield from _functions_in(where + step, value, depth - 1)
 
 
-def _settings(dl: Any) -> dict[str, Any]:
-    """Return the attributes of a loader's data set, and the transform of one of `datasets`."""
-    ds = getattr(dl, "dataset", None)
+def _settings(ds: Any) -> dict[str, Any]:
+    """Return the attributes of a data set, and the transform of one of `datasets`."""
     own = dict(vars(ds)) if hasattr(ds, "__dict__") else {}
     form = getattr(ds, "format", None)
     return own | (form.get("format_kwargs", {}) if isinstance(form, dict) else {})

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn, optim
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
 from minilearn import (
     EMACB,
@@ -305,6 +305,28 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path):
     assert (folder / "notes.txt").read_text() == "mine"
 
 
+BITS = torch.tensor([[1.0, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]])
+
+
+@pytest.mark.parametrize(
+    ("loss", "target", "several"),
+    [
+        (F.binary_cross_entropy_with_logits, BITS, True),
+        (nn.MultiLabelSoftMarginLoss(), BITS, True),
+        (F.mse_loss, BITS / 2, False),  # numbers
+        (F.mse_loss, BITS[:, :2], False),  # not one a class
+        (nn.CrossEntropyLoss(label_smoothing=0.1), BITS, False),  # soft labels of one class
+        (F.cross_entropy, BITS[:, 0].long(), False),
+    ],
+)
+def test_the_card_says_whether_items_have_several_labels(loss, target, several, tmp_path):
+    learn = learner(two_layers(n_out=3), dl=DataLoader(TensorDataset(torch.randn(4, 4), target), 4))
+    learn.dls, learn.loss_func = DataLoaders(*learn.dls), loss
+    learn.dls.pipeline = Pipeline(classes=["a", "b", "c"])
+    card = json.loads((learn.export(tmp_path / "m") / "card.json").read_text())
+    assert card["several_labels"] is several
+
+
 # ---- C126 ----
 
 
@@ -325,9 +347,17 @@ def with_lambda(kind):
         learn.dls.pipeline = Pipeline()
         object.__setattr__(learn.dls.pipeline, "resize", double)
         return learn, r"learn\.dls\.pipeline\.resize"
+    if kind == "no pipeline":
+        learn = learner()
+        learn.dls = DataLoaders(*learn.dls)
+        learn.dls.pipeline = double
+        return learn, r"learn\.dls\.pipeline"
     ds = WithTransform(*data().tensors)
-    ds.transform = double
-    return learner(dl=DataLoader(ds, 4)), r"learn\.dls\.train\.dataset\.transform"
+    ds.transform = {"x": [double]} if kind == "list" else double
+    inside = {"subset": lambda: Subset(ds, range(8)), "joined": lambda: ConcatDataset([ds, ds])}
+    where = {"subset": r"\.dataset", "joined": r"\.datasets\[0\]", "list": ""}.get(kind, "")
+    path = rf"learn\.dls\.train\.dataset{where}\.transform" + r"\['x'\]\[0\]" * (kind == "list")
+    return learner(dl=DataLoader(inside.get(kind, lambda: ds)(), 4)), path
 
 
 def check_refused(kind, folder):
@@ -342,7 +372,9 @@ def check_refused(kind, folder):
 
 
 @pytest.mark.case("C126")
-@pytest.mark.parametrize("kind", ["callback", "pipeline", "dataset"])
+@pytest.mark.parametrize(
+    "kind", ["callback", "pipeline", "no pipeline", "dataset", "list", "subset", "joined"]
+)
 def test_a_lambda_as_a_transform_is_named_and_the_older_export_stays(kind, tmp_path):
     check_refused(kind, tmp_path / "m")
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from minilearn.core.learner import Learner
 
 RUNS, CONFIG, CHECKPOINTS = Path("runs"), "config.yaml", "checkpoints"
-CARD, SEVERAL = "card.json", "several_labels"
+CARD = "card.json"
 SIGNALS = ("SIGTERM", "SIGUSR1", "SIGINT")
 Sink = Literal["tensorboard", "csv", "jsonl", "mlflow", "wandb"]
 
@@ -132,29 +132,17 @@ def write_model(learn: Learner, folder: Path) -> None:
         learn.save(folder / "model.safetensors")
         print(f"only the weights are saved, not the model: {' '.join(str(e).split())}")
         return
-    card = json.loads((part / CARD).read_text(encoding="utf-8"))
-    (part / CARD).write_text(json.dumps(card | {SEVERAL: _gives_several(learn)}), encoding="utf-8")
     for path in part.iterdir():
         os.replace(path, folder / path.name)
     part.rmdir()
 
 
-def _gives_several(learn: Learner) -> bool:
-    """Return whether the targets are rows of yes and no."""
-    import torch
-
-    from minilearn.core.seed import preserved_random_states
-
-    with preserved_random_states():
-        batch = next(iter(learn.dls.valid or learn.dls.train))
-    targs = batch[-1] if isinstance(batch, (tuple, list)) else None
-    return isinstance(targs, torch.Tensor) and targs.is_floating_point() and targs.dim() == 2
-
-
 def has_several_labels(model: Path) -> bool:
     """Return whether the pictures that a model was trained on may have several labels."""
     card = model / CARD
-    return card.is_file() and json.loads(card.read_text(encoding="utf-8")).get(SEVERAL, False)
+    return card.is_file() and json.loads(card.read_text(encoding="utf-8")).get(
+        "several_labels", False
+    )
 
 
 def _is_known(model: Any) -> bool:
