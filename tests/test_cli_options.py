@@ -20,7 +20,7 @@ from minilearn.cli import command, converting, values
 from minilearn.cli.converting import BadInput, convert
 from minilearn.cli.files import loads, nested, read_config, yaml_text
 from minilearn.cli.kinds import PositiveFloat, in_words
-from minilearn.cli.near import did_you_mean
+from minilearn.cli.near import near_option
 from minilearn.cli.options import also_takes, options_of
 
 
@@ -241,7 +241,7 @@ def test_a_key_with_one_wrong_letter_is_near_to_itself(key, data):
     letter = data.draw(st.sampled_from(string.ascii_lowercase))
     typo = key[:at] + letter + key[at + 1 :]
     if typo not in known:
-        assert did_you_mean(typo, known) == f"; did you mean {key}?"
+        assert near_option(typo, known) == f"; did you mean {key}?"
 
 
 @given(st.text(string.ascii_letters + "_-.", min_size=1))
@@ -529,9 +529,11 @@ def test_a_switch_is_not_a_choice_of_numbers():
 
 def test_names_that_other_programs_have_are_near_to_ours():
     known = ["lr", "bs", "opt", "size", "log", "log_every"]
-    for name, near in [("learning_rate", "lr"), ("batch_size", "bs"), ("optimizer", "opt")]:
-        assert did_you_mean(name, known) == f"; did you mean {near}?"
-    assert did_you_mean("log_evry", known) == "; did you mean log_every?"
+    others = [("learning-rate", "lr"), ("batch-size", "bs"), ("batchSize", "bs")]
+    theirs = [("learning_rate", "lr"), ("batch_size", "bs"), ("optimizer", "opt"), *others]
+    for name, near in theirs:
+        assert near_option(name, known) == f"; did you mean {near}?"
+    assert near_option("log_evry", known) == "; did you mean log_every?"
 
 
 def test_arguments_by_place_alone_are_options_and_stars_are_not(capsys):
@@ -547,6 +549,28 @@ def test_an_argument_that_hides_an_option_of_all_programs_is_a_fault():
 
     with pytest.raises(TypeError, match="rename the argument config"):
         cli.run(fn, [])
+
+
+@pytest.mark.case("C145")
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("-lr", "-lr is no option; did you mean --lr?"),
+        ("-lr=0.1", "-lr is no option; did you mean --lr?"),
+        ("-epoch", "-epoch is no option; did you mean --epochs?"),
+        ("-v", "-v is no option"),
+        ("--print_config=maybe", "--print_config takes bool, got 'maybe'"),
+        ("--debug=2", "--debug takes bool, got '2'"),
+        ("--extra.a=[1,2", "--extra.a is no YAML: "),
+    ],
+)
+def test_words_that_are_nearly_options_are_refused(word, said, capsys):
+    assert said in refused(capsys, "--lr", "1", word)
+
+
+def test_switches_of_all_programs_can_be_off(capsys):
+    assert cli.run(program, ["--lr", "1", "--print_config=false", "--debug=no"])["lr"] == 1.0
+    assert cli.run(program, ["--lr", "-1"])["lr"] == -1.0  # a value, no option
 
 
 def test_a_file_option_without_a_file_is_named(capsys):

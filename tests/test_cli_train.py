@@ -364,6 +364,9 @@ BAD_ARGUMENTS = [
     ("model:", "model takes str, got null"),
     ("build_dls: os:path", "os:path is no function"),
     ("workers: -1", "--workers is a number from 0"),
+    ("bs: 0", "bs takes int above 0"),
+    ("memory_gb: -1", "--memory_gb is a number from 0"),
+    ("ema: 1", "--ema takes a share below 1"),
     ("size: [0, 8]", "--size is a number from 1"),
     ("seed: 1e300", "--seed is a number from 0"),
 ]

@@ -28,7 +28,7 @@ CHANNELS = ("n_in", "in_chans", "in_channels")
 CLASSES = ("n_out", "num_classes", "n_classes")
 PICTURES = inspect.signature(image_dls).parameters
 LIMITS = {"size": (1, 2**16), "workers": (0, 2**10), "bs_valid": (1, 2**31), "seed": (0, 2**63)}
-LIMITS |= {"valid": (0, 1), "max_errors": (0, 1)}
+LIMITS |= {"valid": (0, 1), "max_errors": (0, 1), "memory_gb": (0, 2**20)}
 # options of image_dls that DataLoaders.from_dd has, too, or that make no difference in memory
 SIMPLE = {"bs_valid", "drop_last", "seed", "mean", "std", "normalize", "workers", "device"}
 

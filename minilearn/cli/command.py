@@ -91,8 +91,11 @@ class Command:
             return None
         given = [each for file, config in configs for each in flat(config, options, str(file))]
         words, problems = read_words(argv, options, self.positional)
-        given += [each for each in words if each.key not in ("config", "print_config", "debug")]
-        if any(each.key == "print_config" for each in words):
+        general = {option.key for option in COMMON}
+        given += [each for each in words if each.key not in general]
+        common, more = settle([each for each in words if each.key in general], COMMON)
+        problems += more
+        if common["print_config"]:
             values = self._sound(given, [_without_need(option) for option in options], problems)
             print(yaml_text(nested(values)), end="")
             return None

@@ -65,7 +65,10 @@ def convert(kind: Any, value: Any, where: str = "the value") -> Any:
 def _cast(kind: Any, value: Any, where: str) -> Any:
     """Return `value` as `kind`, or raise one of WRONG."""
     if kind is Any:
-        return numbers(_loaded(value, "[{"))
+        try:
+            return numbers(_loaded(value, "[{"))
+        except ValueError as e:
+            raise BadInput(f"{where} is no YAML: {value!r}, {e}") from e
     if takes_null(kind) and (value is None or value in ("null", "~")):
         return None
     if value is None:

@@ -22,8 +22,15 @@ if TYPE_CHECKING:
 
 
 def _check_learner(
-    *, opt: str = "adamw", opt_args: Any = None, device: str | None = None, **_: Any
+    *,
+    opt: str = "adamw",
+    opt_args: Any = None,
+    device: str | None = None,
+    ema: float | None = None,
+    **_: Any,
 ) -> Iterator[str]:
+    if ema == 1:
+        yield "--ema takes a share below 1, got 1: the average would never move"
     try:
         yield from _optimizer(opt, opt_args)[2]
     except (ValueError, ImportError) as e:

@@ -18,7 +18,8 @@ def near_option(name: str, known: Iterable[str], dashes: str = "") -> str:
     simple = {_bare(key): key for key in reversed(known)}
     same = [key for key in known if key.rpartition(".")[2] == last]
     within = [key for key in known if name.startswith(f"{key}.")]
-    first_letters = "".join(word[:1] for word in last.split("_"))
+    words = re.split(r"[-_ ]|(?<=[a-z])(?=[A-Z])", last)
+    first_letters = "".join(word[:1] for word in words).lower()
     short = [k for k in known if k == first_letters or (len(k) > 2 and last.startswith(k))]
     near, rather = (
         [

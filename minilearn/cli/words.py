@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_origin
 
 from .converting import SWITCHED
-from .files import shown
+from .files import number, shown
 from .kinds import in_words
+from .near import near_option
 from .options import REQUIRED, Option
 from .values import Given, unknown
 
@@ -43,7 +44,10 @@ def read_words(
         word = words.popleft()
         word = SHORT.get(word, word)
         if not word.startswith("--"):
-            alone.append(word)
+            if word[:1] == "-" and isinstance(number(word), str):
+                problems.append(_single_dash(word, known))
+            else:
+                alone.append(word)
             continue
         key, has_value, value = word[2:].partition("=")
         off = _switched_off(key, known)
@@ -66,6 +70,11 @@ def read_words(
         stray = alone[len(positional)]  # not where it may be the value of an unknown key
         problems.append(f"what is {stray!r}? A value stands behind its option: --key value")
     return given, problems
+
+
+def _single_dash(word: str, known: Mapping[str, Option]) -> str:
+    name = word.partition("=")[0]
+    return f"{name} is no option{near_option(name[1:], known, '--')}"
 
 
 def _option(key: str, options: Mapping[str, Option]) -> Option | None:
