@@ -268,12 +268,21 @@ class CheckpointCB(Callback):
     def _name(self, learn: Learner, value: float | None) -> str:
         stem = f"epoch{learn.epoch:03}-step{learn.steps_done:07}"
         if value is not None:
-            stem += f"-{re.sub(r'[^0-9A-Za-z_.+-]+', '_', self.monitor.name)}={value:.6g}"
-        name, number, own = stem + SUFFIX, 1, {f[0] for f in self.files}
-        while not self._resumed and name not in own and (self._where / name).exists():
-            number += 1  # somebody else's
+            what = re.sub(r"[^0-9A-Za-z_.+-]+", "_", self.monitor.name)
+            stem += f"-{what[:100]}={value:.6g}"
+        name, number = stem + SUFFIX, 1
+        while self._is_taken(name, learn):
+            number += 1
             name = f"{stem}-{number}{SUFFIX}"
         return name
+
+    def _is_taken(self, name: str, learn: Learner) -> bool:
+        """Return whether a file is somebody else's: of another run, or saver of this fit."""
+        savers = [cb for cb in learn.cbs if isinstance(cb, CheckpointCB) and cb is not self]
+        if any(cb._where == self._where and name in dict(cb.files) for cb in savers):
+            return True  # though it may not be written yet
+        mine = self._resumed or name in dict(self.files)
+        return not mine and (self._where / name).exists()
 
     def _ranked(self) -> list[list[Any]]:
         """Return the files with a value, the best first, of equal ones the older first."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from minilearn.core.batch import describe
 from minilearn.core.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -51,16 +52,26 @@ class Monitor:
 
         Raises:
             KeyError: there was a validation, and there is no such column.
+            TypeError: the column has something else than one number.
         """
         value = learn.row.get(self.name)
         if value is not None:
             self._seen = True
-            return float(value)
+            return self._number(value)
         # a round that ends with its training pass had no validation; its columns come later
         comes_later = learn.training and not self.name.startswith("train_")
         if not (self._seen or comes_later or self.name in learn.row):
             raise KeyError(self._unknown(list(learn.row)))
         return None
+
+    def _number(self, value: Any) -> float:
+        try:
+            return float(value)
+        except (TypeError, ValueError, RuntimeError) as e:
+            raise TypeError(
+                f"column {self.name!r} has {describe(value)} in it, and better or worse is said of "
+                "one number: monitor another column, or a metric that returns one"
+            ) from e
 
     def _unknown(self, names: list[str]) -> str:
         there = ", ".join(names) or "none (add MetricsCB())"

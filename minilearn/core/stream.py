@@ -100,6 +100,7 @@ class Stream:
         self.taken = self.passes = self._empty = 0
         self._batches: Any = None  # a generator, while a pass runs
         self._peeked: list[Any] = []
+        self._source: Any = None  # what the batches of the pass are drawn from
         self._began: Any = None  # the loader's and the random states at the start of the pass
 
     def __iter__(self) -> Iterator[Any]:
@@ -139,7 +140,7 @@ class Stream:
         """Let go of the loader's iterator, and with it of its worker processes."""
         if self._batches is not None:
             self._batches.close()
-        self._batches, self._peeked = None, []
+        self._batches, self._source, self._peeked = None, None, []
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place: how the pass in hand began, and how many batches it gave."""
@@ -150,6 +151,7 @@ class Stream:
                 "loader": self._began[0],
                 "random": self._began[1],
                 "told": own_state(self.dl),
+                "ended": _has_ended(self._source),
             }
             state["length"] = getattr(self.dl, "shortened_to", None)
         return state
@@ -166,7 +168,9 @@ class Stream:
             self._began = state["loader"], state["random"]
             load_loader_state(self.dl, state["loader"])
             restore_random_states(state["random"])
-            self._batches = self._draw(behind(self.dl, self.taken, state["told"], exact))
+            rest = behind(self.dl, self.taken, state["told"], exact)
+            self._source = _Ended() if state.get("ended") else rest
+            self._batches = self._draw(self._source)
 
     def _draw(self, batches: Iterator[Any] | None = None) -> Iterator[Any]:
         draw = (
@@ -174,7 +178,7 @@ class Stream:
             if isinstance(getattr(self.dl, "dataset", None), IterableDataset)
             else next
         )
-        batches = iter(self.dl) if batches is None else batches
+        self._source = batches = iter(self.dl) if batches is None else batches
         while True:
             try:
                 batch = draw(batches)
@@ -190,7 +194,7 @@ class Stream:
                 yield batch
 
     def _finish(self) -> None:
-        self._batches = self._began = None
+        self._batches = self._source = self._began = None
         self.passes += 1
         if self._empty:
             batches = "1 empty batch" if self._empty == 1 else f"{self._empty} empty batches"
@@ -220,6 +224,22 @@ class Stream:
             f"the {self.phase} loader gave {self.taken} batches and declares {declared}: {why}",
             stacklevel=3,
         )
+
+
+class _Ended(Iterator):
+    """What is left of a pass whose data set had come to its end."""
+
+    def __next__(self) -> Any:
+        raise StopIteration
+
+
+def _has_ended(source: Any) -> bool:
+    """Return whether a streamed data set has nothing left, and may be at its start again.
+
+    torch's iterator knows as soon as a last batch came out smaller; the pass ends a draw later.
+    """
+    fetcher = getattr(source, "_dataset_fetcher", None)
+    return isinstance(source, _Ended) or getattr(fetcher, "ended", False)
 
 
 def _draw_quietly(batches: Iterator[Any]) -> Any:

@@ -460,6 +460,18 @@ def test_pruning_leaves_the_files_of_others_alone(tmp_path):
     assert len(names(tmp_path)) == 5
 
 
+@pytest.mark.parametrize("background", [True, False])
+def test_two_savers_in_one_folder_keep_files_of_their_own(background, tmp_path):
+    savers = [CheckpointCB(tmp_path, keep=k, background=background) for k in (1, 2)]
+    toy_learner(savers).fit(3)
+    files = [[name for name, _ in saver.files] for saver in savers]
+    assert [len(names) for names in files] == [1, 2]
+    assert sorted(p.name for p in tmp_path.glob("*.ckpt")) == sorted(files[0] + files[1])
+    again = toy_learner([CheckpointCB(tmp_path, keep=k) for k in (1, 2)])
+    again.fit(4, resume=True)
+    assert again.steps_done == 8 and len(list(tmp_path.glob("*.ckpt"))) == 3
+
+
 def test_a_folder_that_another_process_uses_is_said(tmp_path):
     pid = os.fork()
     if not pid:

@@ -74,3 +74,9 @@ def test_a_value_that_is_missing_once_is_no_validation():
     cb = PlateauCB("valid_loss", patience=0)
     fit(Row(values=[1.0, None, 2.0]), cb, n_epochs=3)
     assert cb.schedo.last_epoch == 2
+
+
+@pytest.mark.parametrize("value", [[0.5, 0.6], "good", {"a": 1.0}])
+def test_a_column_without_one_number_cannot_be_watched_and_is_named(value):
+    with pytest.raises(TypeError, match="column 'parts' has .* one number"):
+        fit(Row("parts", [value]), PlateauCB("parts", "max"), n_epochs=1)

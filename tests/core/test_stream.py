@@ -322,3 +322,37 @@ def test_a_list_of_batches_is_a_training_loader():
     Learner(ours, data, cbs=[TrainCB()]).fit(2)
     Learner(theirs, (data,), cbs=[TrainCB()]).fit(2)
     assert torch.equal(ours.weight, theirs.weight)
+
+
+class BeginsAgain(IterableDataset):
+    """Eleven numbers; its state is where it is, and behind the last it is at its start again."""
+
+    def __init__(self):
+        self.at = 0
+
+    def __iter__(self):
+        while self.at < 11:
+            self.at += 1
+            yield float(self.at)
+        self.at = 0
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+@pytest.mark.parametrize("size", [1, 3, 11])
+def test_a_place_behind_the_last_batch_is_not_the_start_of_the_stream(size):
+    stream, whole, states = Stream(DataLoader(BeginsAgain(), size), "training"), [], []
+    for batch in stream:
+        whole.append(batch.tolist())
+        states.append(stream.state_dict())
+    for taken, state in enumerate(states, 1):
+        for _ in range(2):  # a state of the place that was come back to is as good
+            again = Stream(DataLoader(BeginsAgain(), size), "training")
+            again.load_state_dict(state)
+            state = again.state_dict()
+        assert [batch.tolist() for batch in again] == whole[taken:]
+        assert [batch.tolist() for batch in again] == whole
