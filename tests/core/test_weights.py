@@ -15,6 +15,7 @@ from minilearn.callbacks.progress import ProgressCB
 from minilearn.callbacks.scores import mae
 from minilearn.callbacks.training import TrainCB
 from minilearn.core.learner import Learner
+from minilearn.core.weights import load_state
 
 OPTIMIZERS = {
     "sgd": partial(optim.SGD, momentum=0.9),
@@ -228,3 +229,13 @@ def test_an_optimizer_s_own_zero_grad_is_called():
     opt.zero_grad = lambda: calls.append(2)
     toy_learner(model=model, opt=opt).fit(1)
     assert calls == [1, 1, 2, 2]
+
+
+def test_a_state_with_more_than_the_model_has_is_refused_unless_one_asks_for_what_fits():
+    more = linear(seed=1).state_dict() | {"more": torch.ones(1)}
+    with pytest.raises(ValueError, match="another model"):
+        load_state(model := linear(), more)
+    assert_same_weights(model, linear())
+    with pytest.warns(UserWarning, match="more"):
+        load_state(model, more, strict=False)
+    assert_same_weights(model, linear(seed=1))
