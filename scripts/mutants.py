@@ -45,7 +45,7 @@ TESTS = {
     "core/place": "core/test_place test_resume_streams",
     "core/processes": "distributed/test_cases distributed/test_resumed",
     "core/weights": "test_weights",
-    "callbacks/training": "core/* callbacks/test_gradients",
+    "callbacks/training": "core/* callbacks/test_training",
     "callbacks/metrics": "callbacks/test_metrics callbacks/test_scores",
     "callbacks/gradients": "callbacks/test_gradients callbacks/test_precision",
     "callbacks/checkpoint": "callbacks/test_checkpoint test_resume",
