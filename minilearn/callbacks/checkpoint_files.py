@@ -58,11 +58,22 @@ def plain(x: Any, path: str = "state", memo: dict | None = None) -> Any:
     if isinstance(x, os.PathLike):
         return os.fspath(x)
     if hasattr(x, "tolist"):  # a scalar or an array of numpy
-        return torch.from_numpy(x.copy()) if getattr(x, "shape", ()) else x.item()
+        x = _of_numpy(x, path, memo)
+        if isinstance(x, (Tensor, list, *PLAIN)):
+            return x
     raise TypeError(
         f"{path} is a {type(x).__name__}: a checkpoint holds tensors, numbers, strings, lists and "
         "dicts. Let state_dict return those."
     )
+
+
+def _of_numpy(x: Any, path: str, memo: dict) -> Any:
+    if not getattr(x, "shape", ()):
+        return x.item()  # of a date or a long double no plain number
+    try:
+        return torch.from_numpy(x.copy())
+    except TypeError:  # strings or objects
+        return plain(x.tolist(), path, memo)
 
 
 def _on_host(x: Tensor, memo: dict) -> Tensor:

@@ -89,6 +89,30 @@ def test_what_is_not_plain_is_named_by_its_place():
         plain({"cbs": [1, {"f": plain}]})
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.datetime64("2020-01-01"),
+        np.longdouble(1.5),
+        np.array(["2020-01-01"], "datetime64[D]"),
+        np.array([1, len], dtype=object),
+    ],
+)
+def test_what_numpy_holds_and_no_checkpoint_could_is_named_before_it_is_written(value):
+    with pytest.raises(TypeError, match=r"state\.v.* is a "):
+        plain({"v": value})
+
+
+def test_arrays_of_strings_and_objects_become_lists():
+    names = np.array([["a", "b"]])
+    assert plain([names, np.array([1.5, None, "c"]), np.array("d"), np.array(2.0)]) == [
+        [["a", "b"]],
+        [1.5, None, "c"],
+        "d",
+        2.0,
+    ]
+
+
 def test_a_copy_shares_what_was_shared_and_nothing_with_the_original():
     weight = torch.ones(3, requires_grad=True)
     copy = plain({"a": weight.detach(), "b": weight.detach(), "c": torch.ones(3)})
