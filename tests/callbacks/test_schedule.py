@@ -382,3 +382,18 @@ def test_a_schedule_relative_to_the_optimizers_rate_goes_on_after_a_resume(tmp_p
     first = sorted(tmp_path.glob("*.ckpt"))[0]
     resumed = rates(3, resume=first)
     assert resumed and resumed == whole[-len(resumed) :]
+
+
+def test_a_schedule_per_epoch_has_stepped_when_an_epoch_is_over_and_after_the_last():
+    sched = EpochSchedCB(partial(lr_scheduler.StepLR, step_size=1, gamma=0.5))
+    seen = []
+    learn = toy_learner([sched], lr=1.0)
+    learn.on("after_round", lambda learn: seen.append(learn.opt.param_groups[0]["lr"]))
+    learn.fit(2)
+    assert seen == [0.5, 0.25] and sched.steps == 2
+
+
+def test_a_schedule_shows_its_factory():
+    sched = partial(lr_scheduler.StepLR, step_size=1)
+    assert repr(BatchSchedCB(sched)) == "BatchSchedCB(StepLR)"
+    assert repr(EpochSchedCB(warmup)) == "EpochSchedCB(warmup)"
