@@ -190,6 +190,11 @@ class NonFiniteCB(Callback):
         self.norm: Tensor | None = None
         self.skipped = self._in_row = 0
 
+    @property
+    def skips_non_finite(self) -> bool:
+        """Whether the fit goes on after such an update."""
+        return self.on_nonfinite == "skip"
+
     def before_fit(self, learn: Learner) -> None:
         """Forget the last fit."""
         self.skipped = self._in_row = 0

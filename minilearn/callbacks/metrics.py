@@ -19,7 +19,16 @@ from minilearn.core.processes import Processes, rank
 
 from .feed import Feed, as_metric, check_name, named, restore_state, saved_state
 from .merging import check_mergeable, merge_all
-from .sums import FunctionMean, Mean, check_on_nan, columns_of, finite, loss_of, tell_not_finite
+from .sums import (
+    FunctionMean,
+    Mean,
+    check_on_nan,
+    columns_of,
+    finite,
+    loss_of,
+    tell_not_finite,
+    where_skipped,
+)
 
 if TYPE_CHECKING:
     from minilearn.core.learner import Learner
@@ -35,7 +44,8 @@ class MetricsCB(Callback):
     Args:
         ms: metrics that are named after their class or function (`MulticlassAccuracy`, then
             `MulticlassAccuracy_2`).
-        on_nan: "raise" where the training loss of a pass is not finite, or "warn" and go on.
+        on_nan: "raise" where the training loss of a pass is not finite, or "warn" and go on; a
+            warning it is where a `NonFiniteCB`, a clip or a scaler skips such updates.
         quiet: print no rows; the history has them.
         metrics: metrics by name.
 
@@ -47,12 +57,12 @@ class MetricsCB(Callback):
     Raises:
         TypeError: something is no metric.
         ValueError: a metric has no name, or one that a column of the history has.
-        FloatingPointError: the training loss of a pass is not finite.
+        FloatingPointError: the training loss of a pass is not finite, and its updates were made.
 
     Events: before_fit, before_epoch, after_batch, after_epoch, cleanup_epoch
     Order:  METRICS
     Reads:  training, valid_name, epoch, batch, n_items, preds, loss, loss_parts, loss_func, row,
-            error, processes
+            error, processes, cbs
     Writes: metrics, row
     """
 
@@ -171,7 +181,8 @@ class MetricsCB(Callback):
         if hasattr(learn, "row"):
             learn.row = {**learn.row, **columns}
         self._log(row)
-        self._check_finite(learn.epoch, values, training)
+        on_nan = where_skipped(learn, self.on_nan) if training else "warn"
+        self._check_finite(learn.epoch, values, training, on_nan)
 
     def _values(self, processes: Processes | None) -> dict[str, Any]:
         """Return the values of the pass as Python numbers, nothing where no batch was finished."""
@@ -211,14 +222,16 @@ class MetricsCB(Callback):
         values = [f"{k} {format_value(v)}" for k, v in row.items() if k not in ("epoch", "train")]
         print("  ".join([f"epoch {row['epoch']}", f"{row['train']:5}", *values]))
 
-    def _check_finite(self, epoch: int, values: dict[str, Any], training: bool) -> None:
+    def _check_finite(
+        self, epoch: int, values: dict[str, Any], training: bool, on_nan: str
+    ) -> None:
         losses = {name: values[name] for name in (*self.parts, "loss") if name in values}
         bad = [f"{name} is {v}" for name, v in losses.items() if not finite(v)]
         if not bad:
             return
         phase = "training" if training else "validation"
         message = f"the {phase} loss of epoch {epoch} is not finite: {', '.join(bad)}"
-        tell_not_finite(message, self.on_nan if training else "warn", "MetricsCB")
+        tell_not_finite(message, on_nan, "MetricsCB")
 
     # ---- a resume ----
 

@@ -227,6 +227,12 @@ def check_on_nan(on_nan: str) -> str:
     return on_nan
 
 
+def where_skipped(learn: Any, on_nan: str) -> str:
+    """Return what is to be done where a callback may skip the updates of such losses (R19)."""
+    skips = any(getattr(cb, "skips_non_finite", False) for cb in getattr(learn, "cbs", ()))
+    return "warn" if skips else on_nan
+
+
 def tell_not_finite(message: str, on_nan: str, who: str) -> None:
     """Raise or warn that a loss is not finite; `who` could go on."""
     if on_nan == "raise":

@@ -22,7 +22,7 @@ from minilearn.core.stream import pick_loader
 from .display import take_log
 from .metrics import MetricsCB
 from .rows import LoggerCB
-from .sums import check_on_nan, tell_not_finite
+from .sums import check_on_nan, tell_not_finite, where_skipped
 from .timing import memory_mb
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class LogCB(LoggerCB):
             f"{' and '.join(bad)} of the training became infinite or NaN by epoch {learn.epoch}, "
             f"update {learn.steps_done}: {values} there"
         )
-        tell_not_finite(message, self.on_nan, "LogCB")
+        tell_not_finite(message, where_skipped(learn, self.on_nan), "LogCB")
 
 
 def setup_logger(

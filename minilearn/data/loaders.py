@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minilearn.core.text import whole
+
 from .building import Dataset, check_not_empty, get_dls, len_or_none
 from .columns import MissingKeyError
 from .faults import FaultLog
@@ -210,6 +212,7 @@ class DataLoaders:
             ValueError: a split is empty; the splits differ in columns, channels or in having a
                 format; pictures of one split differ in size.
         """
+        whole("num_workers", kwargs.get("num_workers", 0), least=0, of="processes")
         names = choose_splits(dd, splits)
         passes = {
             role: {"split": split, "batch_size": bs_valid or 2 * batch_size, "seed": seed}

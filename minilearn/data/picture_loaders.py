@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 
 from minilearn.core.batch import default_device
+from minilearn.core.text import whole
 
 from .columns import MissingKeyError
 from .faults import Rule
@@ -117,6 +118,7 @@ def image_dls(
         measures = normalize and mean is None
     else:
         measures, classes = False, pipeline.classes if classes is None else classes
+    workers = whole("workers", workers, least=0, of="processes")
     making = Making(
         pipeline,
         Rule(on_error, max_errors),

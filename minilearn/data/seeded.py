@@ -5,7 +5,7 @@ DataLoader for data sets that are read item by item. A pass of either draws noth
 random states, only the seed, where none was given, is drawn once from torch's: `torch.manual_seed`
 governs both.
 
-Stands on torch only.
+Stands on core.text.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, Subset
+
+from minilearn.core.text import whole
 
 # What SeededLoader hands on to the loader that fetches for it.
 FETCHING = ("num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
@@ -74,7 +76,8 @@ class ArrayLoader:
         transforms: Mapping[Any, Callable[[Tensor], Tensor]] | None = None,
         as_tuple: bool = True,
     ) -> None:
-        self.columns, self.batch_size, self.dataset = dict(columns), batch_size, dataset
+        self.columns, self.dataset = dict(columns), dataset
+        self.batch_size = whole("batch_size", batch_size, of="items")
         self.shuffle, self.drop_last, self.seed, self.epoch = shuffle, drop_last, seed, 0
         self.transforms, self.as_tuple = dict(transforms or {}), as_tuple
         self.n = len(next(iter(self.columns.values())))

@@ -19,7 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from minilearn.callbacks import feed as feed_module
 from minilearn.callbacks import sums
 from minilearn.callbacks.feed import Feed
+from minilearn.callbacks.gradients import ClipGradCB, NonFiniteCB
 from minilearn.callbacks.metrics import MetricsCB
+from minilearn.callbacks.precision import MixedPrecision
 from minilearn.callbacks.scores import accuracy, mse, rmse, skm
 from minilearn.callbacks.sums import Mean
 from minilearn.callbacks.training import TrainCB
@@ -729,6 +731,25 @@ def test_on_nan_warn_goes_on_and_validation_only_warns():
         measure(Quiet(), data, data, loss=nan_in_validation_too, train=False)
     with pytest.raises(ValueError, match="on_nan"):
         MetricsCB(on_nan="ignore")
+
+
+@pytest.mark.parametrize("guard", [NonFiniteCB(), ClipGradCB(1.0), MixedPrecision("fp16"), None])
+def test_a_loss_that_is_not_finite_only_warns_where_its_update_is_skipped(guard):
+    data = cut(4, torch.randn(12, 3), torch.randn(12, 1))
+    data[1][0][0] = math.nan
+    model, guards = torch.nn.Linear(3, 1), [] if guard is None else [guard]
+    learn = Learner(model, (data,), F.mse_loss, 0.1, [TrainCB(), Quiet(), *guards])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if guards and guard.skips_non_finite:
+            learn.fit(1)
+            assert math.isnan(learn.history[0]["train_loss"])
+            assert learn.steps_done in (1, 2)  # a scaler begins with a scale that is too large
+            assert any("training loss of epoch 0 is not" in str(w.message) for w in caught)
+            assert all(p.isfinite().all() for p in model.parameters())
+        else:
+            with pytest.raises(FloatingPointError, match="training loss of epoch 0"):
+                learn.fit(1)
 
 
 # ---- names ----

@@ -13,7 +13,7 @@ import torch
 from picture_files import all_of, pixels, raw, sample
 from PIL import Image
 
-from minilearn import DataLoaders, Learner, TrainCB, image_dls
+from minilearn import ArrayLoader, DataLoaders, Learner, TrainCB, fashion_mnist, image_dls
 
 
 def png(i: int) -> bytes:
@@ -361,6 +361,7 @@ def test_a_batch_may_be_larger_than_the_set_unless_it_has_to_be_full(tmp_path, m
     [
         ({"bs": 0}, "whole number of items, 1 or more, got 0"),
         ({"bs": 2.5}, "whole number of items, 1 or more, got 2.5"),
+        ({"workers": -1}, "workers is a number of processes, 0 or more; got -1"),
         ({"size": "28"}, "height and width, got 28"),
         ({"size": 28.0}, "height and width, got 28.0"),
         ({"classes": []}, "classes= is empty"),
@@ -380,3 +381,7 @@ def test_loaders_of_any_data_refuse_a_batch_of_nothing():
     for bs in (0, -1):
         with pytest.raises(ValueError, match="whole number of items"):
             DataLoaders.from_arrays(torch.zeros(10, 1), torch.zeros(10), bs=bs)
+        with pytest.raises(ValueError, match="batch_size is a number of items, 1 or more"):
+            ArrayLoader({"x": torch.zeros(10)}, bs)
+    with pytest.raises(ValueError, match="num_workers is a number of processes, 0 or more"):
+        DataLoaders.from_dd(fashion_mnist(), 64, num_workers=-1)
