@@ -60,8 +60,8 @@ def run(code: str) -> list[float]:
 
 
 def main() -> None:
-    raw = sorted(run(RAW)[0] for _ in range(3))[1]
-    ours = sorted(run(OURS)[0] for _ in range(3))[1]
+    raw = sorted(run(RAW)[0] for _ in range(5))[2]
+    ours = sorted(run(OURS)[0] for _ in range(5))[2]
     report("memory: three epochs", raw_mb=raw, ours_mb=ours, more_mb=ours - raw)
     objects, megabytes = run(MANY)
     report("memory: steps 1,000 to 10,000", objects=objects, mb=megabytes)

@@ -35,6 +35,7 @@ from minilearn import (
     MomentumLearner,
     ProgressCB,
     RandomFlip,
+    ResBlock,
     TrainCB,
     accuracy,
     act_gr,
@@ -43,7 +44,6 @@ from minilearn import (
     get_model,
     init_weights,
     optimizer,
-    resnet,
     set_seed,
     tfm_batch,
 )
@@ -98,9 +98,14 @@ def cnn_1cycle(rows: int, seed: int) -> Learner:
 
 def course_resnet(rows: int, seed: int) -> Learner:
     """A ResNet with AdamW and one-cycle rates (notebook 13)."""
+    nfs = (1, 8, 16, 32, 64, 128, 256)
+    blocks = [
+        ResBlock(ni, nf, stride=1 if ni == 1 else 2, norm=nn.BatchNorm2d)
+        for ni, nf in zip(nfs, nfs[1:], strict=False)
+    ]  # (B, 1, 28, 28) -> (B, 256, 1, 1)
+    head = [nn.Flatten(), nn.Linear(nfs[-1], 10, bias=False), nn.BatchNorm1d(10)]
     sched = BatchSchedCB(partial(lr_scheduler.OneCycleLR, max_lr=2e-2))
-    dls = loaders(rows, 1024, seed)
-    return adamw(resnet(nfs=(8, 16, 32, 64, 128, 256)), dls, 2e-2, 5, sched)
+    return adamw(nn.Sequential(*blocks, *head), loaders(rows, 1024, seed), 2e-2, 5, sched)
 
 
 class Residual(nn.Sequential):

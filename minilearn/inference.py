@@ -31,6 +31,8 @@ from .data.shards import Unshared
 
 __all__ = ["Results"]
 
+NOTHING = "nothing was predicted: a callback cancelled the pass, or every batch of it"
+
 
 class Results(Mapping):
     """Values by name, read as `res["loss"]` or `res.loss`; they cannot be changed."""
@@ -141,6 +143,7 @@ def get_preds(
 
     Raises:
         ValueError: there is no loader, or no loss by sample, or `decoded` cannot decide.
+        RuntimeError: a callback cancelled all of it, and there is nothing to return.
         TypeError: `dl` is no loader; with `out`, a result is not one tensor.
     """
     want = Wanted(act, with_inputs, with_targs, with_loss, decoded, None if out else to)
@@ -152,6 +155,8 @@ def get_preds(
     if (processes := _processes(self, cbs)) is not None:  # each has a part of every group
         of_all = processes.gather(kept(found))
         found = [part for group in zip_longest(*of_all) for part in group if part is not None]
+    if not found:
+        raise RuntimeError(NOTHING)
     parts, sizes = zip(*found, strict=True)
     return want.bare([joined(list(column), list(sizes)) for column in zip(*parts, strict=True)])
 
@@ -230,6 +235,8 @@ def _to_files(learn: Learner, dl: Any, cbs: Any, want: Wanted, out: Path) -> Any
         writers = [NpyWriter(path) for path in paths]
         try:
             _predict(learn, Unshared(dl), cbs, want, lambda found, size: _write(writers, found))
+            if not writers[0].rows:
+                raise RuntimeError(NOTHING)
             for writer in writers:
                 writer.finish()
         finally:

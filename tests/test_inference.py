@@ -30,7 +30,11 @@ from minilearn.callbacks.metrics import MetricsCB
 from minilearn.callbacks.scores import accuracy
 from minilearn.callbacks.training import TrainCB
 from minilearn.core.callback import Callback
-from minilearn.core.exceptions import CancelFitException
+from minilearn.core.exceptions import (
+    CancelBatchException,
+    CancelEpochException,
+    CancelFitException,
+)
 from minilearn.core.learner import Learner
 from minilearn.core.train_learner import TrainLearner
 from minilearn.data import ordered as ordered_module
@@ -515,6 +519,19 @@ def test_the_capture_callback_holds_the_last_pass():
     assert cp.all_preds.equal(-cp.all_targs) and cp.all_inps.equal(cp.all_preds)
     learn.fit(1, train=False, cbs=cp)
     assert len(cp.all_preds) == 10
+
+
+@pytest.mark.parametrize("cancel", [CancelFitException, CancelEpochException, CancelBatchException])
+@pytest.mark.parametrize("out", [None, "preds.npy"])
+def test_a_pass_that_is_cancelled_whole_says_that_nothing_was_predicted(cancel, out, tmp_path):
+    def strike(learn):
+        raise cancel
+
+    learn = learner()
+    learn.on("before_batch", strike)
+    with pytest.raises(RuntimeError, match="nothing was predicted: a callback cancelled"):
+        learn.get_preds(out=out and tmp_path / out)
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_capture_callback_joins_what_a_cancelled_pass_gave():
