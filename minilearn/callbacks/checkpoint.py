@@ -1,6 +1,6 @@
 """Save a fit as it goes, so that it can go on from there: CheckpointCB.
 
-Stands on core, checkpoint_files, resume and monitor.
+Stands on core, checkpoint_files, resume, monitor and signals.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import threading
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -27,12 +26,10 @@ from .monitor import Monitor
 from .of_process import tell_states
 from .resume import Resume, capture
 from .sharded import is_sharded, save_shards
+from .signals import Signals
 
 if TYPE_CHECKING:
     from minilearn.core.learner import Learner
-
-
-PATIENCE = 5  # seconds after which a second signal counts, where several processes hear the first
 
 
 class CheckpointCB(Callback):
@@ -95,17 +92,15 @@ class CheckpointCB(Callback):
         self.monitor: Any = None if monitor is None else Monitor(monitor, mode)
         self.on_exception, self.background, self.exact = on_exception, background, exact
         # Windows has no SIGUSR1
-        self.signals = [getattr(signal, name) for name in signals if hasattr(signal, name)]
+        self._numbers = [getattr(signal, name) for name in signals if hasattr(signal, name)]
         self._where, self._writer = self.folder, Background()
         self._forget()
 
-    def _forget(self) -> None:
+    def _forget(self, together: bool = False) -> None:
+        self.signals = Signals(self._numbers, together)
         self.run, self.files, self._resumed = os.urandom(6).hex(), [], False
         self._due, self._value = False, None
-        self._signal: Any = None  # its number, once heard
-        self._heard, self._together = None, False  # (signal, when); whether others must agree
         self._saved: tuple | None = None  # what the newest file holds: updates and place
-        self._handlers: dict[int, Any] = {}
         if self.monitor is not None:
             self.monitor.reset()
 
@@ -113,16 +108,15 @@ class CheckpointCB(Callback):
 
     def before_fit(self, learn: Learner) -> None:
         """Claim the folder, and listen to signals."""
-        self._forget()
+        self._forget(together=learn.processes is not None)
         self._where, self._clock = self.folder, time.monotonic()
-        self._together = learn.processes is not None
         if learn.scratch is not None:
             self._where = learn.scratch / self.folder.name
             return
         if rank() == 0:
             claim(self.folder, self.run, learn.find(Resume) is not None)
-        if rank() == 0 or self._together:
-            self._listen()
+        if rank() == 0 or self.signals.together:
+            self.signals.listen()
 
     def after_step(self, learn: Learner) -> None:
         """See whether it is time to save, and whether the last file could be written."""
@@ -134,14 +128,14 @@ class CheckpointCB(Callback):
 
     def cleanup_batch(self, learn: Learner) -> None:
         """Save between two updates, when all others are done with the batch."""
-        if not (self._due or self._signal) or learn.grads_held:
+        if not (self._due or self.signals.number) or learn.grads_held:
             return
         if not isinstance(learn.error, (type(None), CancelBatchException)):
             return  # the pass is about to end
-        if learn.training and (self._signal or self.save_last or self.monitor is None):
+        if learn.training and (self.signals.number or self.save_last or self.monitor is None):
             self._save(learn)
-        if self._signal:
-            self._leave()  # a validation is made again: it has not changed anything
+        if self.signals.number:
+            self.signals.leave()  # a validation is made again: it has not changed anything
 
     def after_round(self, learn: Learner) -> None:
         """Read the monitored value."""
@@ -154,10 +148,10 @@ class CheckpointCB(Callback):
             self._end_round(learn, value)
         elif isinstance(learn.error, Exception):
             # weights that are not finite are no good to go on from
-            alone = not self._together  # what all were at, one cannot know
+            alone = not self.signals.together  # what all were at, one cannot know
             if self.on_exception and alone and not isinstance(learn.error, FloatingPointError):
                 self._save(learn)
-        elif self._signal and not learn.training:
+        elif self.signals.number and not learn.training:
             self._save(learn)
 
     def _end_round(self, learn: Learner, value: float | None) -> None:
@@ -170,10 +164,10 @@ class CheckpointCB(Callback):
             due = finite and ((due and self.save_last) or self._is_among_best(value))
         elif self.monitor is not None:
             due &= self.save_last
-        if due or self._signal:
+        if due or self.signals.number:
             self._save(learn, value)
-        if self._signal:
-            self._leave()
+        if self.signals.number:
+            self.signals.leave()
 
     def after_fit(self, learn: Learner) -> None:
         """Save the end."""
@@ -183,58 +177,30 @@ class CheckpointCB(Callback):
 
     def cleanup_fit(self, learn: Learner) -> None:
         """Wait for the last file, and give signals back to whom they belonged."""
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
+        self.signals.give_back()
         try:
             self._writer.join()
         finally:
             if self._where == self.folder:
                 release(self.folder, self.run)
-        if self._signal and isinstance(learn.error, (type(None), CancelException)):
-            self._leave()
+        if self.signals.number and isinstance(learn.error, (type(None), CancelException)):
+            self.signals.leave()
 
     def _is_sound(self, learn: Learner) -> bool:
         """Return whether the last round's value, if there is one, is finite."""
         value = learn.history[-1].get(self.monitor.name) if self.monitor is not None else None
         return value is None or abs(value) < float("inf")
 
-    # ---- signals ----
-
-    def _listen(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            for number in self.signals:
-                if signal.getsignal(number) is not None:  # None is a handler outside Python
-                    self._handlers[number] = signal.signal(number, partial(self._hear, os.getpid()))
-
-    def _hear(self, process: int, number: int, frame: Any) -> None:
-        if os.getpid() != process:  # a forked one, which has nothing to save
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-        elif not self._together:
-            self._signal, first = self._signal or number, self._signal is None
-            if not first:
-                self._leave()
-        elif self._heard is None:
-            self._heard = number, time.monotonic()
-        elif time.monotonic() - self._heard[1] > PATIENCE:  # launchers hand on what all heard
-            self._signal = number
-            self._leave()
-
-    def _leave(self) -> None:
-        if self._signal == signal.SIGINT:
-            raise KeyboardInterrupt
-        raise SystemExit(128 + self._signal)  # what a shell reports of a program so ended
-
     # ---- several processes ----
 
     def wish(self, learn: Learner) -> float:
         """Return what this process wants where all meet: the signal it heard; a half to save."""
-        return (self._heard[0] if self._heard else 0) + 0.5 * self._due
+        return (self.signals.heard[0] if self.signals.heard else 0) + 0.5 * self._due
 
     def grant(self, learn: Learner, level: str, wishes: list[float]) -> None:
         """Act on a signal that any process heard, and tell what a checkpoint will need of all."""
-        self._signal, self._due = int(max(wishes)) or None, wishes[0] % 1 > 0
-        if self._signal or wishes[0] % 1 or level == "round":
+        self.signals.number, self._due = int(max(wishes)) or None, wishes[0] % 1 > 0
+        if self.signals.number or wishes[0] % 1 or level == "round":
             tell_states(learn)
 
     # ---- files ----
