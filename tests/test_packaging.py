@@ -120,7 +120,7 @@ def test_every_target_of_make_sets_itself_up(target):
     assert rule and rule[1].startswith("$(STAMP)")
 
 
-@pytest.mark.parametrize("extra", ["docs", "ui"])
+@pytest.mark.parametrize("extra", ["docs", "mutants", "ui"])
 def test_what_needs_an_extra_installs_it_after_all_else(extra):
     assert re.search(rf"^{extra}: \$\(VENV\)/\.extra-{extra} ", MAKEFILE, re.MULTILINE)
     assert "\n$(VENV)/.extra-%: $(STAMP)\n" in MAKEFILE
