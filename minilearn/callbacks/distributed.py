@@ -107,6 +107,11 @@ class AccelerateCB(TrainCB):
         self._exchanges = self._exchanged = True
         self._checked = self._warned = False
 
+    @property
+    def skips_non_finite(self) -> bool:
+        """Whether the fit goes on after an update whose gradients are not finite: under fp16."""
+        return self._scaled is not None and self._scaled.skips_non_finite
+
     def _share(self, dl: Any, training: bool) -> Any:
         return share(dl, self.processes, training)
 

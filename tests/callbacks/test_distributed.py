@@ -1,5 +1,7 @@
 """AccelerateCB where it is alone, and the parts that processes are dealt."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,10 +15,12 @@ from minilearn import (
     Learner,
     MetricsCB,
     MixedPrecision,
+    ScaledPrecision,
     TrainCB,
     accuracy,
     set_seed,
 )
+from minilearn.callbacks.sums import where_skipped
 from minilearn.core.exceptions import ActionConflictError
 from minilearn.data.shards import parts
 from tests.toys import assert_same_weights
@@ -49,6 +53,13 @@ def test_half_precision_is_accelerates_and_goes_with_the_fit():
     with pytest.raises(ActionConflictError, match="mixed_precision='bf16'"):
         learn.fit(1, cbs=MixedPrecision("bf16"))
     assert "forward" not in vars(learn.model)
+
+
+@pytest.mark.parametrize(("scaled", "skips"), [(None, False), (ScaledPrecision(), True)])
+def test_a_scaler_of_accelerates_is_known_to_skip_what_is_not_finite(scaled, skips):
+    cb = AccelerateCB()
+    cb._scaled = scaled  # accelerate makes a scaler on a GPU only
+    assert where_skipped(SimpleNamespace(cbs=[cb]), "raise") == ("warn" if skips else "raise")
 
 
 def test_accelerates_own_accumulation_is_refused():
