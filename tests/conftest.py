@@ -3,6 +3,10 @@
 import logging
 import os
 import random
+import signal
+
+# A suite in the background is started with Ctrl-C ignored, and would start its scripts so.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before anything imports matplotlib or datasets; subprocesses inherit it.
 os.environ["MPLBACKEND"] = "Agg"

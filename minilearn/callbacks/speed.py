@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -51,7 +51,10 @@ class CompileCB(Callback):
         if not isinstance(learn.model, nn.Module):
             raise TypeError(f"CompileCB compiles an nn.Module; the model is {learn.model!r}")
         self._before = learn.model._compiled_call_impl
-        learn.model.compile(**self.keywords)
+        # else a model of the same form that was compiled before hands on its lack of hooks
+        self._guards = torch._dynamo.config.patch(skip_nnmodule_hook_guards=False)
+        self._guards.__enter__()
+        learn.model._compiled_call_impl = torch.compile(in_a_frame(learn.model), **self.keywords)
 
     def before_epoch(self, learn: Learner) -> None:
         """See, before minutes of compiling, that there is a compiler for a model on the CPU."""
@@ -68,7 +71,21 @@ class CompileCB(Callback):
         """Give the model its own call back."""
         if hasattr(self, "_before"):
             learn.model._compiled_call_impl = self._before
-            del self._before
+            self._guards.__exit__(None, None, None)
+            del self._before, self._guards
+
+
+def in_a_frame(model: nn.Module) -> Callable[..., Any]:
+    """Return a function of our own that calls `model`, hooks included.
+
+    torch.compile begins at no function of torch.nn, so `nn.Sequential`, compiled in place, would be
+    compiled layer by layer.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return model._call_impl(*args, **kwargs)
+
+    return call
 
 
 def has_compiler() -> bool:

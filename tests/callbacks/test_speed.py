@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 from toys import batches, linear, toy_dls
 
 from minilearn import CompileCB, DeviceCB, Learner, MatmulPrecisionCB, TrainCB
@@ -18,6 +19,27 @@ def test_a_compiled_fit_gives_the_same_weights_under_the_same_names():
     learn.fit(2)
     assert learn.model is compiled and list(compiled.state_dict()) == ["weight", "bias"]
     torch.testing.assert_close(compiled.weight, plain.weight)
+
+
+def test_a_sequential_model_is_compiled_whole():
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append([node.op for node in graph.graph.nodes])
+        return graph.forward
+
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+    cbs = [TrainCB(), CompileCB(backend=backend)]
+    Learner(model, toy_dls(), F.mse_loss, cbs=cbs).fit(1, valid=False)
+    assert len(graphs) == 1 and graphs[0].count("call_function") == 3
+
+
+def test_hooks_of_a_compiled_model_are_heard():
+    heard, model = [], linear()
+    model.register_forward_hook(lambda module, args, output: heard.append(output.shape))
+    cbs = [TrainCB(), CompileCB(backend="eager")]
+    Learner(model, toy_dls(), F.mse_loss, cbs=cbs).fit(1, valid=False)
+    assert heard == [(2, 1)] * 2
 
 
 def test_the_model_is_compiled_during_the_fit_and_never_after():
