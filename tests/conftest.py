@@ -5,9 +5,6 @@ import os
 import random
 import signal
 
-# A suite in the background is started with Ctrl-C ignored, and would start its scripts so.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-
 # Before anything imports matplotlib or datasets; subprocesses inherit it.
 os.environ["MPLBACKEND"] = "Agg"
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -16,6 +13,9 @@ import hypothesis
 import numpy as np
 import pytest
 import torch
+
+# A suite in the background is started with Ctrl-C ignored, and would start its scripts so.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Sums on one thread do not depend on the machine, so equality to the bit can be asked for.
 torch.set_num_threads(1)

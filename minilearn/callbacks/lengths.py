@@ -62,7 +62,7 @@ def check_fits(sched: Any, lengths: Lengths) -> None:
     found = [name for name in ("total_steps", "T_max") if hasattr(sched, name)]
     if isinstance(sched, lr_scheduler.PolynomialLR):
         found.append("total_iters")
-    length = found and getattr(sched, found[0])
+    length: Any = found and getattr(sched, found[0])
     if length and length != total:
         what = "will not reach its end" if length > total else _after_end(sched)
         text = _unlike(sched, found[0], lengths)

@@ -56,7 +56,7 @@ def _ordered_torch(dl: Any) -> DataLoader:
     return own
 
 
-def drawn_by(dl: Any) -> tuple[Any, int | None, bool]:
+def drawn_by(dl: Any) -> tuple[Any, Any, bool]:
     """Return the sampler, batch size and drop_last that make the batches of a loader of torch's.
 
     One that was given a `BatchSampler` has others, which count for nothing.

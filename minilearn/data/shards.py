@@ -251,8 +251,8 @@ def _order(dl: Any) -> list[Any]:
     if dl.batch_sampler is None:
         return list(_plain_sampler(dl.sampler))
     if type(dl.batch_sampler) is BatchSampler:
-        sampler, *settings = drawn_by(dl)
-        return list(BatchSampler(_plain_sampler(sampler), *settings))
+        sampler, size, drop_last = drawn_by(dl)
+        return list(BatchSampler(_plain_sampler(sampler), size, drop_last))
     return list(dl.batch_sampler)
 
 
