@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fastcore.basics import patch
 from torch import Tensor, nn
 
 from .callbacks.device import DeviceCB
 from .callbacks.training import TrainCB
 from .core.batch import default_device, describe, tensors
+from .core.lazy_method import method_of
 from .core.learner import Learner
+from .core.patched import Patched
 from .core.processes import rank
 from .core.seed import preserved_random_states
 from .data.loaders import DataLoaders
@@ -44,7 +45,7 @@ WAYS = (
 )
 
 
-@patch
+@method_of(Patched)
 def export(self: Learner, folder: str | Path, *, pt2: bool = False, onnx: bool = False) -> Path:
     """Write a folder from which `load_learner` predicts, without the script that trained.
 

@@ -8,17 +8,18 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
-from fastcore.basics import patch
 from torch import nn
 from torch.nn import Parameter
 
+from .core.lazy_method import method_of
 from .core.learner import Learner
 from .core.modes import hold
+from .core.patched import Patched
 from .core.text import few
 from .optim import layer_groups, matches
 
 
-@patch
+@method_of(Patched)
 def freeze(self: Learner, *patterns: str) -> None:
     """Freeze parts of the model by name; without a name, all but its last layer.
 
@@ -38,14 +39,14 @@ def freeze(self: Learner, *patterns: str) -> None:
         _set_trainable(self.model, _named_like(self.model, pattern), False)
 
 
-@patch
+@method_of(Patched)
 def unfreeze(self: Learner, *patterns: str) -> None:
     """Let parts of the model learn, by name as in `freeze`; without a name, all of it."""
     for pattern in patterns or ("*",):
         _set_trainable(self.model, _named_like(self.model, pattern), True)
 
 
-@patch
+@method_of(Patched)
 def freeze_to(self: Learner, n: int) -> None:
     """Freeze the first layers, and let layer `n` and those after it learn.
 
@@ -90,7 +91,7 @@ def _set_trainable(model: nn.Module, params: list[Parameter], trainable: bool) -
             hold(module, module in frozen, model.training)
 
 
-@patch
+@method_of(Patched)
 def fine_tune(
     self: Learner,
     n_epochs: int,

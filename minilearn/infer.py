@@ -9,14 +9,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from fastcore.basics import patch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from .callbacks.augment import BatchTransformCB
 from .core.batch import map_batch
 from .core.callback import as_callbacks
+from .core.lazy_method import method_of
 from .core.learner import Learner
+from .core.patched import Patched
 from .core.seed import preserved_random_states
 from .data.pipeline import Pipeline, class_names
 from .data.seeded import draw_seed
@@ -41,7 +42,7 @@ class Prediction(NamedTuple):
     output: Any
 
 
-@patch
+@method_of(Patched)
 def infer(
     self: Learner,
     items: Any,
@@ -125,7 +126,7 @@ def _named(i: int, output: Any, probs: Tensor | None, names: list[Any] | None) -
     return Prediction(names[best] if names else best, float(probs[i, best]), probs[i], own)
 
 
-@patch
+@method_of(Patched)
 def tta(
     self: Learner,
     n: int,

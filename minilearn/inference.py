@@ -11,7 +11,6 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from fastcore.basics import patch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
@@ -20,7 +19,9 @@ from .callbacks.metrics import MetricsCB
 from .core.batch import describe
 from .core.callback import as_callbacks
 from .core.history import format_value
+from .core.lazy_method import method_of
 from .core.learner import Learner
+from .core.patched import Patched
 from .core.processes import Processes
 from .core.scope import inner, participants
 from .core.seed import preserved_random_states, random_states, restore_random_states
@@ -68,7 +69,7 @@ class Results(Mapping):
         return f"Results({', '.join(shown)})"
 
 
-@patch
+@method_of(Patched)
 def validate(self: Learner, dl: Any = None, cbs: Any = None) -> Results:
     """Measure loss and metrics on a loader, as the validation of a fit does.
 
@@ -101,7 +102,7 @@ def _last(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in ("epoch", "train")}
 
 
-@patch
+@method_of(Patched)
 def get_preds(
     self: Learner,
     dl: Any = None,
@@ -161,7 +162,7 @@ def get_preds(
     return want.bare([joined(list(column), list(sizes)) for column in zip(*parts, strict=True)])
 
 
-@patch
+@method_of(Patched)
 def iter_preds(self: Learner, dl: Any = None, *, cbs: Any = None, **kwargs: Any) -> Iterator[Any]:
     """Predict batch by batch: yield what `get_preds` returns, for one batch at a time.
 
@@ -198,7 +199,7 @@ def _batch_by_batch(learn: Learner, stream: Stream, cbs: Any, want: Wanted) -> I
         stream.close()
 
 
-@patch
+@method_of(Patched)
 def capture_preds(self: Learner, cbs: Any = None, inps: bool = False) -> tuple[Any, ...]:
     """Return predictions and targets of the validation set; with `inps` also the inputs, last.
 

@@ -14,12 +14,13 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
-from fastcore.basics import patch
 from torch import nn
 from torch.nn import Parameter
 
 from .callbacks.warmup import set_lr
+from .core.lazy_method import method_of
 from .core.learner import Learner
+from .core.patched import Patched
 from .core.text import did_you_mean, few, in_columns
 from .nn.init import NORMS
 from .nn.registry import timm_module
@@ -108,7 +109,7 @@ def named(name: str) -> Callable[..., Any]:
     raise ValueError(f"no optimizer {name!r}{hint}; torch has {', '.join(sorted(known))}")
 
 
-@patch
+@method_of(Patched)
 def _new_opt(self: Learner, lr: float | slice) -> Any:
     """Make the optimizer of a fit; what has `takes_model = True` is given the model."""
     func: Any = self.opt_func
@@ -118,7 +119,7 @@ def _new_opt(self: Learner, lr: float | slice) -> Any:
     return func(self.model if takes_model else self.model.parameters(), lr)
 
 
-@patch
+@method_of(Patched)
 def _set_lr(self: Learner, lr: float | slice) -> None:
     """Give the optimizer that is kept another rate; its groups keep their ratios (R15)."""
     groups = getattr(self.opt, "param_groups", None)
@@ -139,7 +140,7 @@ def _set_lr(self: Learner, lr: float | slice) -> None:
         set_lr(group, lr * (rate / max(rates) if max(rates) else 1.0))
 
 
-@patch
+@method_of(Patched)
 def _check_opt(self: Learner) -> None:
     """See, before each training pass, that the optimizer fits the model and its step."""
     groups = getattr(self.opt, "param_groups", None)

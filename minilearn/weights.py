@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fastcore.basics import patch
 from torch import Tensor, nn
 
 from .callbacks.averaging import validated_state
 from .callbacks.checkpoint_files import SUFFIX, plain, read, replaced
+from .core.lazy_method import method_of
 from .core.learner import Learner
+from .core.patched import Patched
 from .core.processes import rank
 from .core.weights import clean_state, load_state
 
@@ -26,7 +27,7 @@ SAFE = ".safetensors"
 WRAPPED = ("model", "state_dict", "model_state_dict")  # what others call the weights in a file
 
 
-@patch
+@method_of(Patched)
 def save(self: Learner, path: str | Path, *, averaged: bool = True) -> None:
     """Write the model's weights to a safetensors file, under names without wrappers' prefixes.
 
@@ -61,7 +62,7 @@ def save(self: Learner, path: str | Path, *, averaged: bool = True) -> None:
             file.write(to_bytes(tensors, metadata=about))
 
 
-@patch
+@method_of(Patched)
 def load(
     self: Learner,
     path: str | Path,

@@ -80,10 +80,10 @@ def foreign_imports(tree: ast.Module) -> set[str]:
 
 
 @pytest.mark.parametrize("module", [m for m in modules() if m[0] == "core"], ids=".".join)
-def test_core_imports_only_itself_torch_and_fastcore(module):
+def test_core_imports_only_itself_and_torch(module):
     tree = ast.parse((PACKAGE / Path(*module)).with_suffix(".py").read_text())
     # IPython where a notebook brought it, pandas where a History is turned into a data frame
-    allowed = {"torch", "fastcore", "minilearn", "IPython", "pandas"}
+    allowed = {"torch", "minilearn", "IPython", "pandas"}
     assert foreign_imports(tree) <= sys.stdlib_module_names | allowed
 
 

@@ -77,7 +77,7 @@ def test_constraints_name_no_host_and_no_file():
 
 
 # The import name, where it is not the name of the distribution.
-DISTRIBUTION = {"PIL": "pillow", "yaml": "PyYAML"}
+DISTRIBUTION = {"PIL": "pillow", "lazy_loader": "lazy-loader", "yaml": "PyYAML"}
 # Looked for only where it is running already, in a notebook.
 BROUGHT_BY_THE_NOTEBOOK = {"IPython"}
 

@@ -123,13 +123,21 @@ def test_the_learner_declares_what_it_holds():
 
 def patched():
     own = ("minilearn.core.learner", "minilearn.core.dispatch", "minilearn.core.running")
-    methods = {name: inspect.getattr_static(Learner, name) for name in dir(Learner)}
+    found = {name: getattr(Learner, name) for name in dir(Learner)}
+    methods = {name: getattr(f, "fget", f) for name, f in found.items()}
     return {n: f for n, f in methods.items() if inspect.isfunction(f) and f.__module__ not in own}
 
 
 def declared():
-    source = Path(inspect.getfile(Patched)).read_text()
-    return {n.name: n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef)}
+    nodes = ast.walk(ast.parse(Path(inspect.getfile(Patched)).read_text()))
+    return {n.name: n for n in nodes if isinstance(n, ast.FunctionDef)}
+
+
+def rooms():
+    """The room of each method that is written elsewhere, as the class says it."""
+    nodes = ast.walk(ast.parse(Path(inspect.getfile(Patched)).read_text()))
+    lazy = [n for n in nodes if isinstance(n, ast.Assign) and "LazyMethod" in ast.unparse(n.value)]
+    return {n.targets[0].id: f"minilearn.{n.value.args[0].value}" for n in lazy}
 
 
 def written(name):
@@ -143,6 +151,51 @@ def written(name):
 
 def test_what_is_patched_is_declared_and_nothing_else():
     assert set(declared()) == set(patched())
+    homes = {name: method.__module__ for name, method in patched().items()}
+    assert rooms() == homes
+
+
+def test_a_method_of_a_users_own_stays_when_the_room_of_ours_is_imported_later():
+    code = (
+        "from minilearn import Learner\n"
+        "Learner.save = lambda self: 'mine'\n"
+        "import minilearn.weights\n"
+        "print(Learner(None).save())"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout == "mine\n"
+
+
+def test_a_subclass_may_go_on_with_our_method_that_was_not_imported_yet():
+    code = (
+        "import sys\n"
+        "from minilearn import Learner\n"
+        "class Mine(Learner):\n"
+        "    def freeze(self, *patterns):\n"
+        "        assert 'minilearn.freezing' not in sys.modules\n"
+        "        return super().freeze(*patterns)\n"
+        "import torch\n"
+        "learn = Mine(torch.nn.Linear(1, 1))\n"
+        "learn.freeze('bias')\n"
+        "print([n for n, p in learn.model.named_parameters() if not p.requires_grad])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout == "['bias']\n"
+
+
+def test_a_name_brings_its_room_and_little_else():
+    code = "import sys\nfrom minilearn import Learner, TrainCB\nprint(*sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    ours = {name for name in out.stdout.split() if name.startswith("minilearn.")}
+    core = {f"minilearn.core.{path.stem}" for path in (PACKAGE / "core").glob("[a-z]*.py")}
+    rest = {"minilearn.core", "minilearn.callbacks", "minilearn.callbacks.training"}
+    assert ours <= core | rest
+
+
+def test_the_stub_says_what_there_is():
+    stub = ast.parse((PACKAGE / "__init__.pyi").read_text(encoding="utf-8"))
+    (names,) = [n.value for n in stub.body if isinstance(n, ast.Assign)]
+    assert ast.literal_eval(names) == minilearn.__all__
 
 
 @pytest.mark.parametrize("name", sorted(patched()))

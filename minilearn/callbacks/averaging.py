@@ -12,13 +12,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from fastcore.basics import patch
 from torch import Tensor, nn
 
 from minilearn.core.batch import HALF
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
+from minilearn.core.lazy_method import method_of
 from minilearn.core.learner import Learner
+from minilearn.core.patched import Patched
 
 if TYPE_CHECKING:
     from torch.nn import Parameter
@@ -239,7 +240,7 @@ class EMACB(_Averages):
 # ---- which weights are which, for those who save or choose ----
 
 
-@patch
+@method_of(Patched)
 def live_state(self: Learner) -> dict[str, Any]:
     """Return the state of the model that is trained, also while averages stand in for it."""
     standing_in = [cb for cb in _averages_of(self) if cb._live is not None]

@@ -9,16 +9,17 @@ import gc
 from typing import Any
 
 import torch
-from fastcore.basics import patch
 from torch import Tensor
 
 from minilearn.core.batch import batch_size, map_batch
+from minilearn.core.lazy_method import method_of
 from minilearn.core.learner import Learner
+from minilearn.core.patched import Patched
 from minilearn.core.scope import inner, participants
 from minilearn.core.stream import check_loader, pick_loader
 
 
-@patch
+@method_of(Patched)
 def find_batch_size(self: Learner, start: int = 32, limit: int = 4096) -> int:
     """Return the largest batch size that fits into memory, of `start` and its doubles or halves.
 

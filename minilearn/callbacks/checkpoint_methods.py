@@ -8,9 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fastcore.basics import patch
-
+from minilearn.core.lazy_method import method_of
 from minilearn.core.learner import Learner
+from minilearn.core.patched import Patched
 from minilearn.core.processes import Processes, rank
 from minilearn.core.seed import preserved_random_states
 from minilearn.core.stream import pick_loader
@@ -22,11 +22,9 @@ from .resume import Resume, capture, load_lasting
 from .sharded import is_sharded, save_shards
 
 
-@patch
+@method_of(Patched)
 def _resume_cbs(self: Learner, resume: Any, cbs: list[Any]) -> list[Resume]:
     """Return what lets a fit with `cbs` go on from a checkpoint; nothing where there is none."""
-    if resume is None or resume is False:
-        return []
     saver = next((cb for cb in (*cbs, *self.cbs) if isinstance(cb, CheckpointCB)), None)
     if resume is True:
         if saver is None:
@@ -66,7 +64,7 @@ def _find_together(path: Path, processes: Processes) -> tuple[Path, dict[str, An
     return Path(name), read(Path(name))
 
 
-@patch
+@method_of(Patched)
 def save_checkpoint(self: Learner, path: str | Path) -> None:
     """Write a checkpoint by hand: after a fit, or in it in `after_batch` or `after_round`.
 
@@ -88,7 +86,7 @@ def save_checkpoint(self: Learner, path: str | Path) -> None:
         write(state, Path(path))
 
 
-@patch
+@method_of(Patched)
 def load_checkpoint(self: Learner, path: str | Path) -> None:
     """Load weights, optimizer, history and callbacks' states, without going on with the fit.
 

@@ -11,16 +11,16 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from fastcore.basics import patch
-
 from minilearn.core.callback import as_callbacks
+from minilearn.core.lazy_method import method_of
 from minilearn.core.learner import Learner
+from minilearn.core.patched import Patched
 from minilearn.core.scope import inner
 
 from .limits import LimitBatchesCB
 
 
-@patch
+@method_of(Patched)
 def dry_run(self: Learner, cbs: Any = None, lr: float | slice | None = None) -> None:
     """Run one batch of training and one of validation through everything, then undo all of it.
 

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from functools import partial, update_wrapper
 from typing import Any, Self
 
-from fastcore.basics import patch
-
 from minilearn.core.callback import Callback, Handler, add_location
 from minilearn.core.events import ACTIONS, Order, check_event
+from minilearn.core.lazy_method import method_of
 from minilearn.core.learner import Learner
+from minilearn.core.patched import Patched
 from minilearn.core.text import whole
 
 PER_STEP = ("before_step", "after_step", "cleanup_step")
@@ -23,7 +23,7 @@ PER_EPOCH = tuple(f"{p}_{level}" for level in ("epoch", "round") for p in ("befo
 PER_EPOCH += ("cleanup_epoch", "cleanup_round")
 
 
-@patch
+@method_of(Patched)
 def on(  # noqa: D417
     self: Learner,
     event: str,

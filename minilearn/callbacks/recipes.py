@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from fastcore.basics import patch
 from torch import nn
 from torch.optim import Optimizer
 
 from minilearn.core.callback import as_callbacks
+from minilearn.core.lazy_method import method_of
 from minilearn.core.learner import Learner
+from minilearn.core.patched import Patched
 
 from .metrics import MetricsCB
 from .schedule import BatchSchedCB
@@ -23,7 +24,7 @@ from .scores import accuracy
 from .training import TrainCB
 
 
-@patch
+@method_of(Patched)
 def fit_one_cycle(
     self: Learner,
     n_epochs: int | None = None,
@@ -63,7 +64,7 @@ def fit_one_cycle(
     _fit_with(self, cycle, n_epochs, lr_max, cbs, kwargs)
 
 
-@patch
+@method_of(Patched)
 def fit_flat_cos(
     self: Learner,
     n_epochs: int | None = None,

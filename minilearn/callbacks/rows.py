@@ -13,12 +13,12 @@ from importlib.util import find_spec
 from numbers import Number
 from typing import Any
 
-from fastcore.basics import patch
-
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 from minilearn.core.exceptions import CancelException
+from minilearn.core.lazy_method import method_of
 from minilearn.core.learner import Learner
+from minilearn.core.patched import Patched
 from minilearn.core.plan import parse_every
 from minilearn.core.processes import rank
 
@@ -28,7 +28,7 @@ from .sums import loss_of
 _running: list[Learner] = []  # those with a sink, the innermost last
 
 
-@patch
+@method_of(Patched)
 def log(self: Learner, smooth: bool = True, **values: Any) -> None:
     """Give values to the sinks among the callbacks, from any code that runs during a fit.
 

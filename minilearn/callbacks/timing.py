@@ -14,15 +14,17 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from fastcore.basics import patch
 
 from minilearn.core.callback import Callback, CleanUp, call, owner_name
 from minilearn.core.events import ACTIONS, Order
 from minilearn.core.history import History
+from minilearn.core.lazy_method import method_of
 from minilearn.core.learner import Learner
+from minilearn.core.patched import Patched
 
 
-@patch(as_prop=True)  # pyright: ignore[reportOptionalCall]  fastcore has no annotations
+@method_of(Patched)
+@property
 def timings(self: Learner) -> History:
     """Where the last fit with a `TimerCB` spent its time: a table, one row for each who and what.
 

@@ -6,17 +6,17 @@ Stands on the callbacks that it lists.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fastcore.basics import patch
-
 from minilearn.core.callback import Callback
+from minilearn.core.lazy_method import method_of
 from minilearn.core.learner import Learner
+from minilearn.core.patched import Patched
 
 from .device import DeviceCB
 from .metrics import MetricsCB
 from .training import TrainCB
 
 
-@patch
+@method_of(Patched)
 def _usual_cbs(self: Learner, metrics: Any) -> list[Callback]:
     """Return the usual callbacks with one metric, a list of them, or a dict by name."""
     from .progress import ProgressCB

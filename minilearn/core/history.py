@@ -1,6 +1,6 @@
 """The record of a fit: one row a round.
 
-Stands on text and the standard library; pandas is asked for only by `to_pandas`.
+Stands on patched, text and the standard library; pandas is asked for only by `to_pandas`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from .lazy_method import LazyMethod
 from .text import in_columns
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class History(list):
     >>> learn.history["valid_loss"]
     [0.52, 0.44, 0.41]
     """
+
+    plot = LazyMethod("insight.curves")
 
     @overload
     def __getitem__(self, key: int) -> dict[str, Any]: ...

@@ -238,7 +238,8 @@ class Learner(Running):
             raise ValueError(f"on_interrupt is 'raise' or 'stop', got {on_interrupt!r}")
         plan = Plan.of(n_epochs, n_steps, valid_every)
         cbs = as_callbacks(cbs)
-        cbs += self._resume_cbs(resume, cbs)
+        if resume is not None and resume is not False:
+            cbs += self._resume_cbs(resume, cbs)
         added = [cb for cb in cbs if not any(cb is mine for mine in self.cbs)]
         self.cbs.extend(added)
         try:

@@ -1,17 +1,18 @@
-"""What other rooms add to the Learner, declared in one place for readers and type checkers.
+"""What other rooms add to the Learner, declared in one place.
 
-Nothing here runs: the methods are written where they live and attached with `@patch` when
-`minilearn` is imported. A test compares these signatures with theirs.
+Stands on lazy_method. The methods are written where they live, which is imported when one is first
+asked for. A test compares the signatures here, for readers and type checkers, with theirs.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from .lazy_method import LazyMethod
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
-    from typing import Any
 
     import numpy as np
     from torch import Tensor
@@ -24,31 +25,49 @@ if TYPE_CHECKING:
 
     from .callback import Callback, Handler
     from .events import Order
+    from .history import History
     from .learner import Learner
 
 
 class Patched:
-    """The methods that are written elsewhere, by their home.
+    """The methods of a Learner that are written elsewhere, by their home."""
 
-    - `callbacks.averaging`: `live_state`
-    - `callbacks.batch_size`: `find_batch_size`
-    - `callbacks.checkpoint_methods`: `load_checkpoint`, `save_checkpoint`
-    - `callbacks.dry_run`: `dry_run`
-    - `callbacks.handlers`: `on`
-    - `callbacks.recipes`: `fit_flat_cos`, `fit_one_cycle`
-    - `callbacks.rows`: `log`
-    - `export`: `export`
-    - `freezing`: `fine_tune`, `freeze`, `freeze_to`, `unfreeze`
-    - `infer`: `infer`, `tta`
-    - `inference`: `capture_preds`, `get_preds`, `iter_preds`, `validate`
-    - `insight.diagnosis`: `diagnose`
-    - `insight.lr_finder`: `lr_find`
-    - `insight.show`: `show_batch`, `show_image_batch`, `show_results`
-    - `insight.summary`: `summary`
-    - `weights`: `load`, `save`
-    """
-
-    if TYPE_CHECKING:
+    if not TYPE_CHECKING:
+        live_state = LazyMethod("callbacks.averaging")
+        find_batch_size = LazyMethod("callbacks.batch_size")
+        _resume_cbs = LazyMethod("callbacks.checkpoint_methods")
+        load_checkpoint = LazyMethod("callbacks.checkpoint_methods")
+        save_checkpoint = LazyMethod("callbacks.checkpoint_methods")
+        dry_run = LazyMethod("callbacks.dry_run")
+        on = LazyMethod("callbacks.handlers")
+        fit_flat_cos = LazyMethod("callbacks.recipes")
+        fit_one_cycle = LazyMethod("callbacks.recipes")
+        log = LazyMethod("callbacks.rows")
+        timings = LazyMethod("callbacks.timing")
+        _usual_cbs = LazyMethod("callbacks.usual")
+        export = LazyMethod("export")
+        fine_tune = LazyMethod("freezing")
+        freeze = LazyMethod("freezing")
+        freeze_to = LazyMethod("freezing")
+        unfreeze = LazyMethod("freezing")
+        infer = LazyMethod("infer")
+        tta = LazyMethod("infer")
+        capture_preds = LazyMethod("inference")
+        get_preds = LazyMethod("inference")
+        iter_preds = LazyMethod("inference")
+        validate = LazyMethod("inference")
+        diagnose = LazyMethod("insight.diagnosis")
+        lr_find = LazyMethod("insight.lr_finder")
+        show_batch = LazyMethod("insight.show")
+        show_image_batch = LazyMethod("insight.show")
+        show_results = LazyMethod("insight.show")
+        summary = LazyMethod("insight.summary")
+        _check_opt = LazyMethod("optim")
+        _new_opt = LazyMethod("optim")
+        _set_lr = LazyMethod("optim")
+        load = LazyMethod("weights")
+        save = LazyMethod("weights")
+    else:
         # callbacks.averaging
         def live_state(self) -> dict[str, Any]: ...
 
@@ -100,6 +119,10 @@ class Patched:
 
         # callbacks.rows
         def log(self, smooth: bool = True, **values: Any) -> None: ...
+
+        # callbacks.timing
+        @property
+        def timings(self) -> History: ...
 
         # callbacks.usual
         def _usual_cbs(self, metrics: Any) -> list[Callback]: ...

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minilearn.core.lazy_method import LazyMethod
 from minilearn.core.text import whole
 
 from .building import Dataset, check_not_empty, get_dls, len_or_none
@@ -48,6 +49,7 @@ class DataLoaders:
     std: Tensor | None = None
     pipeline: Pipeline | None = None
     logs: Sequence[FaultLog] = ()
+    show_batch = LazyMethod("insight.show")
 
     def __init__(
         self, train: Any = None, valid: Any = None, test: Any = None, **named: Any

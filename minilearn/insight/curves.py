@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fastcore.basics import patch
-
 from minilearn.core.history import History
+from minilearn.core.lazy_method import method_of
 
 from .plotting import get_grid
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 COUNTERS = ("epoch", "steps", "time")
 
 
-@patch
+@method_of(History)
 def plot(self: History, *names: str, **kwargs: Any) -> np.ndarray:
     """Plot the loss and each metric, training and validation together.
 

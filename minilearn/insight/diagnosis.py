@@ -10,13 +10,14 @@ from functools import partial
 from typing import Any
 
 import torch
-from fastcore.basics import patch
 from torch import nn
 
 from minilearn.core.callback import Callback, as_callbacks, order_of
 from minilearn.core.events import Order
 from minilearn.core.exceptions import CancelFitException, CancelStepException
+from minilearn.core.lazy_method import method_of
 from minilearn.core.learner import Learner
+from minilearn.core.patched import Patched
 from minilearn.core.scope import inner, participants
 
 from .activations import is_leaf
@@ -34,7 +35,7 @@ class Findings(list):
         return "\n".join(self) or "no layer is dead, exploding or frozen"
 
 
-@patch
+@method_of(Patched)
 def diagnose(
     self: Learner,
     n: int = 50,

@@ -9,15 +9,15 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fastcore.basics import patch
-
 from minilearn.callbacks.warmup import set_lr
 from minilearn.core.batch import batch_size
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 from minilearn.core.exceptions import CancelEpochException, CancelFitException
 from minilearn.core.explain import in_notebook
+from minilearn.core.lazy_method import method_of
 from minilearn.core.learner import Learner
+from minilearn.core.patched import Patched
 from minilearn.core.scope import inner, participants
 
 from .lr_curve import LRFound, limit, plot_curves, rules_of
@@ -157,7 +157,7 @@ class LRFinderCB(Callback):
         return f"LRFinderCB({self.gamma}, {self.max_mult}, {self.end_lr}, {self.num_it})"
 
 
-@patch
+@method_of(Patched)
 def lr_find(
     self: Learner,
     gamma: float = 1.3,

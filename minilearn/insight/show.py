@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fastcore.basics import patch
 from torch import Tensor
 
 from minilearn.core.batch import describe, tensors, to_cpu
 from minilearn.core.callback import Callback, as_callbacks
 from minilearn.core.events import Order
 from minilearn.core.exceptions import CancelFitException
+from minilearn.core.lazy_method import method_of
 from minilearn.core.learner import Learner
+from minilearn.core.patched import Patched
 from minilearn.core.scope import _own_copy, _undo_place, inner, participants
 from minilearn.core.seed import preserved_random_states
 from minilearn.core.stream import check_loader
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-@patch
+@method_of(Patched)
 def show_image_batch(self: Learner, max_n: int = 9, cbs: Any = None, **kwargs: Any) -> np.ndarray:
     """Show the pictures of a training batch as the model would be given them.
 
@@ -50,7 +51,7 @@ def show_image_batch(self: Learner, max_n: int = 9, cbs: Any = None, **kwargs: A
     return show_images(own_colours(images, self.dls), **kwargs)
 
 
-@patch  # the other of this name is of DataLoaders
+@method_of(Patched)  # the other of this name is of DataLoaders
 def show_batch(  # pyright: ignore[reportRedeclaration]
     self: Learner, max_n: int = 9, cbs: Any = None, **kwargs: Any
 ) -> np.ndarray:
@@ -65,7 +66,7 @@ def show_batch(  # pyright: ignore[reportRedeclaration]
     return _show_titled(_training_batch(self, cbs), self.dls, max_n, kwargs)
 
 
-@patch
+@method_of(DataLoaders)
 def show_batch(self: DataLoaders, max_n: int = 9, **kwargs: Any) -> np.ndarray:  # noqa: F811
     """Show the pictures of a batch with their classes; the loader keeps its place.
 
@@ -85,7 +86,7 @@ def show_batch(self: DataLoaders, max_n: int = 9, **kwargs: Any) -> np.ndarray: 
     return _show_titled(batch, self, max_n, kwargs)
 
 
-@patch
+@method_of(Patched)
 def show_results(
     self: Learner, dl: Any = None, max_n: int = 9, cbs: Any = None, **kwargs: Any
 ) -> np.ndarray:

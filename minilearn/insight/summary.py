@@ -8,7 +8,6 @@ from __future__ import annotations
 import html
 from typing import Any, NamedTuple
 
-from fastcore.basics import patch
 from torch import nn
 
 from minilearn.core.batch import describe, tensors
@@ -16,7 +15,9 @@ from minilearn.core.callback import Callback, as_callbacks
 from minilearn.core.events import Order
 from minilearn.core.exceptions import CancelFitException
 from minilearn.core.explain import show
+from minilearn.core.lazy_method import method_of
 from minilearn.core.learner import Learner
+from minilearn.core.patched import Patched
 from minilearn.core.scope import inner, participants
 from minilearn.core.stream import pick_loader
 from minilearn.core.text import in_columns
@@ -69,7 +70,7 @@ class Summary(str):
         return f"<table><caption>{html.escape(self.title)}</caption><tr>{head}</tr>{body}</table>"
 
 
-@patch
+@method_of(Patched)
 def summary(self: Learner, cbs: Any = None) -> None:
     """Show the layers with shapes, parameters, operations and memory, in the order of their run.
 
