@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from importlib.metadata import version
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from .callbacks.device import DeviceCB
 from .callbacks.training import TrainCB
 from .core.batch import default_device, describe, tensors
+from .core.damage import reading
 from .core.lazy_method import method_of
 from .core.learner import Learner
 from .core.patched import Patched
@@ -38,6 +39,7 @@ from .weights import load_model
 __all__ = ["load_learner"]
 
 CARD, WEIGHTS, GRAPH, ONNX = "card.json", "model.safetensors", "model.pt2", "model.onnx"
+SEVERAL = "several_labels"  # in the card
 N_CHECKED = 4  # rows; torch.export takes a single one for a constant
 WAYS = (
     "An export can hold a model in two ways: made by a registered function (@register_model) with "
@@ -97,20 +99,49 @@ def load_learner(path: str | Path, device: Any = None, *, trust: bool = False) -
 
     Raises:
         ValueError: this is a whole Learner, and `trust` is not set; the model is not registered
-            here and has no graph; or a graph holds more than data.
-        FileNotFoundError: there is no export.
+            here and has no graph; or the function that made it takes other arguments now.
+        DamagedFile: a ValueError; a file is incomplete, or a graph holds more than data.
+        FileNotFoundError: there is no export, or one of its files is missing.
     """
     path = Path(path)
     if path.is_file():
         return _unpickled(path, device, trust)
-    if not (path / CARD).is_file():
-        raise FileNotFoundError(f"{path} is no folder of learn.export: it has no {CARD}")
-    card = json.loads((path / CARD).read_text())
+    card, device = read_card(path), default_device() if device is None else torch.device(device)
     dls = DataLoaders()
-    dls.pipeline = Pipeline(**card["pipeline"])
-    device = default_device() if device is None else torch.device(device)
-    cbs = [TrainCB(**card["batch"]), DeviceCB(device)]
+    with _reading_card(path):
+        dls.pipeline = Pipeline(**card["pipeline"])
+        cbs = [TrainCB(**card["batch"]), DeviceCB(device)]
     return Learner(_model(path, card["model"], device), dls, None, cbs=cbs)
+
+
+def read_card(folder: Path) -> dict[str, Any]:
+    """Return what the card of an export says.
+
+    Raises:
+        DamagedFile: it is cut, no card, or has not all that a card has.
+        FileNotFoundError: there is none.
+    """
+    if not (folder / CARD).is_file():
+        raise FileNotFoundError(f"{folder} is no folder of learn.export: it has no {CARD}")
+    with _reading_card(folder):
+        card = json.loads((folder / CARD).read_text())
+        if not isinstance(card, dict):
+            raise ValueError(f"it is a {type(card).__name__}, and not an object with names")
+        if missing := [key for key in ("model", "batch", "pipeline") if key not in card]:
+            raise ValueError(f"it does not say {', '.join(missing)}")
+        if (made_by := card["model"]) is not None:
+            str(made_by["name"]), dict(made_by["arguments"])
+    return card
+
+
+def _reading_card(folder: Path) -> AbstractContextManager[None]:
+    advice = "Copy the folder again, or export the model again with this minilearn."
+    return reading(folder / CARD, "card of an export", advice)
+
+
+def has_several_labels(folder: Path) -> bool:
+    """Return whether the items that an exported model was trained on may have several labels."""
+    return bool(read_card(folder).get(SEVERAL))  # cards of before do not say
 
 
 def _unpickled(path: Path, device: Any, trust: bool) -> Learner:
@@ -119,18 +150,32 @@ def _unpickled(path: Path, device: Any, trust: bool) -> Learner:
             f"{path} is a file, not a folder of learn.export. A whole Learner in a file runs code "
             "when it is loaded: pass trust=True if you know who made it."
         )
-    return torch.load(path, map_location=device, weights_only=False)
+    with reading(path, "file of a Learner", "Copy it again, or import what it was made of."):
+        return torch.load(path, map_location=device, weights_only=False)
 
 
 def _model(path: Path, made_by: dict[str, Any] | None, device: Any = "cpu") -> nn.Module:
     known = made_by is not None and made_by["name"] in MODELS
-    if made_by is None or (not known and (path / GRAPH).is_file()):
+    is_graph = made_by is None or (not known and (path / GRAPH).is_file())
+    file = path / (GRAPH if is_graph else WEIGHTS)
+    if not file.is_file():
+        raise FileNotFoundError(f"{path} has a {CARD} and no {file.name}: copy the whole folder")
+    if is_graph:
         from .programs import load_program
 
-        return load_program(path / GRAPH, device)
+        return load_program(file, device)
     with preserved_random_states():
-        model = remake_model(made_by["name"], made_by["arguments"]).to(device)
-    return load_model(path / WEIGHTS, model).eval()
+        return load_model(file, _made_again(**made_by).to(device)).eval()
+
+
+def _made_again(name: str, arguments: dict[str, Any]) -> nn.Module:
+    try:
+        return remake_model(name, arguments)
+    except TypeError as e:
+        raise ValueError(
+            f"the model was made by {name} with {arguments}, which it does not take here: {e}. "
+            "Import the function as it was then, or export the model again."
+        ) from e
 
 
 # ---- what is written ----
@@ -165,7 +210,7 @@ def _card(learn: Learner, made_by: dict[str, Any] | None, taken: Taken) -> dict[
         "inputs": {name: describe(x) for name, x in inputs.items()},
         "batch": taken.settings,
         "pipeline": asdict(pipeline),
-        "several_labels": _gives_several(learn, taken, pipeline.classes),
+        SEVERAL: _gives_several(learn, taken, pipeline.classes),
         "metrics": history[-1] if history else {},
         "history": history,
     }

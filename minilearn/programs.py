@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from .core.batch import map_batch
+from .core.damage import DamagedFile, reading
 
 PARTS = re.compile(
     r"archive_(format|version)|byteorder|\.data/(version|serialization_id)|models/model\.json"
@@ -96,11 +97,12 @@ def load_program(path: Path, device: Any = "cpu") -> Program:
     """Load a `.pt2` file of `save_program` without running anything of it.
 
     Raises:
-        ValueError: it holds more than numbers and torch's own operators.
+        DamagedFile: it is incomplete, or holds more than numbers and torch's own operators.
     """
     from torch.export.passes import move_to_device_pass
 
-    program = torch.export.load(cleaned(path))
+    with reading(path, "graph of a model", "Copy it again, or export it again with this torch."):
+        program = torch.export.load(cleaned(path))
     return Program(move_to_device_pass(program, device))
 
 
@@ -108,7 +110,7 @@ def cleaned(file: Any) -> io.BytesIO:
     """Make a `.pt2` archive anew of the parts that hold data alone.
 
     Raises:
-        ValueError: a part, or something in it, could make torch run code; names it.
+        DamagedFile: a part, or something in it, could make torch run code; names it.
     """
     made = io.BytesIO()
     with zipfile.ZipFile(file) as old, zipfile.ZipFile(made, "w") as new:
@@ -118,7 +120,7 @@ def cleaned(file: Any) -> io.BytesIO:
             if name == "data/sample_inputs/model.pt":
                 content = b""  # a pickle
             elif not PARTS.fullmatch(name):
-                raise ValueError(f"{name!r} in the .pt2 file could run code; it is not loaded")
+                raise DamagedFile(f"{name!r} in the .pt2 file could run code; it is not loaded")
             elif name.endswith(".json"):
                 content = json.dumps(_checked(json.loads(content))).encode()
             new.writestr(f"model/{name}", content)
@@ -134,7 +136,7 @@ def _checked(node: Any) -> Any:
         return node
     for key, value in node.items():
         if key in RULES and not re.fullmatch(RULES[key], str(value)):
-            raise ValueError(f"{key}={value!r} in the .pt2 file could run code; it is not loaded")
+            raise DamagedFile(f"{key}={value!r} in the .pt2 file could run code; it is not loaded")
     for name in node.get("range_constraints", ()):
         _checked({"expr_str": name})
     return {key: DROPPED.get(key, _checked(value)) for key, value in node.items()}

@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ from torch import Tensor, nn
 
 from .callbacks.averaging import validated_state
 from .callbacks.checkpoint_files import SUFFIX, plain, read, replaced
+from .core.damage import reading
 from .core.lazy_method import method_of
 from .core.learner import Learner
 from .core.patched import Patched
@@ -24,6 +27,7 @@ from .core.processes import rank
 from .core.weights import clean_state, load_state
 
 SAFE = ".safetensors"
+AGAIN = "Copy it again, or save the weights again."
 WRAPPED = ("model", "state_dict", "model_state_dict")  # what others call the weights in a file
 
 
@@ -108,6 +112,7 @@ def load_model(
 
     Raises:
         ValueError: the file holds another model (as a table), nothing that fits, or needs `trust`.
+        DamagedFile: a ValueError; the file is incomplete.
         FileNotFoundError: there is no such file.
     """
     load_state(model, read_weights(path, averaged=averaged, trust=trust), strict, str(path))
@@ -134,31 +139,32 @@ def read_weights(
 
 
 def _read_safetensors(path: str | Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
-    try:
+    with reading(path, "safetensors file", AGAIN):
         with safe_open(path, "pt") as file:
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             tied = json.loads((file.metadata() or {}).get("tied", "{}"))
-    except SafetensorError as e:
-        raise ValueError(f"{path} is no complete safetensors file: {e}") from e
-    return clean_state(state | {name: state[first] for name, first in tied.items()})
+        return clean_state(state | {name: state[first] for name, first in tied.items()})
 
 
 def _read_torch(path: str | Path, trust: bool) -> Any:
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise
-    except Exception as e:
-        if not trust:
-            reason = (str(e).splitlines() or [type(e).__name__])[0]
-            raise ValueError(
-                f"{path} cannot be read as weights alone: {reason}. If it is a pickle of someone "
-                "you trust, trust=True reads it, and runs any code in it."
-            ) from e
+    whole = partial(reading, path, "file of weights", AGAIN)
+    with whole():
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as e:
+            if not isinstance(e, UnpicklingError) and "weights_only" not in str(e):
+                raise
+            refused = e  # there are objects in it
+    if not trust:
+        raise ValueError(
+            f"{path} cannot be read as weights alone: {str(refused).splitlines()[0]}. If it is a "
+            "pickle of someone you trust, trust=True reads it, and runs any code in it."
+        ) from refused
     warnings.warn(f"{path} is read with all the code that its maker put into it", stacklevel=3)
-    return torch.load(path, map_location="cpu", weights_only=False)
+    with whole():
+        return torch.load(path, map_location="cpu", weights_only=False)
 
 
 def _of_checkpoint(state: Mapping[str, Any], averaged: bool) -> dict[str, Tensor]:

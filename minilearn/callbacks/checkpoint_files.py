@@ -3,7 +3,7 @@
 A checkpoint is one file that `torch.load(path, weights_only=True)` opens: tensors and plain types.
 It is written beside its place, then renamed, so a kill at any byte leaves the file before.
 
-Stands on torch alone.
+Stands on core.damage and torch.
 """
 
 from __future__ import annotations
@@ -24,15 +24,13 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
+from minilearn.core.damage import DamagedFile, reading
+
 SUFFIX = ".ckpt"
 STATE = "state.ckpt"  # in the folder of a sharded checkpoint
 OWNER = ".owner"  # who writes to a folder
 PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 LISTS = {tuple: tuple, set: set, frozenset: set, deque: list, torch.Size: tuple}
-
-
-class DamagedFile(ValueError):
-    """A checkpoint is incomplete, or not as it was written."""
 
 
 def plain(x: Any, path: str = "state", memo: dict | None = None) -> Any:
@@ -159,17 +157,12 @@ def read(path: Path) -> dict[str, Any]:
     """
     if (path / STATE).is_file():
         return read(path / STATE) | {"shards": os.fspath(path)}
-    try:
+    with reading(path, "checkpoint", "Use an older one, or copy it again."):
         with zipfile.ZipFile(path) as archive:  # torch does not look at the checksums
             broken = archive.testzip()
         if broken is not None:
             raise DamagedFile(f"{path} is damaged: {broken} is not what was written")
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except (FileNotFoundError, PermissionError, DamagedFile):
-        raise
-    except Exception as e:
-        reason = (str(e).splitlines() or [type(e).__name__])[0]
-        raise DamagedFile(f"{path} is no complete checkpoint: {reason}") from e
     if not isinstance(state, dict) or "minilearn" not in state:
         raise DamagedFile(f"{path} holds no checkpoint of minilearn; weights alone: learn.load")
     return state

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from minilearn.core.learner import Learner
 
 RUNS, CONFIG, CHECKPOINTS = Path("runs"), "config.yaml", "checkpoints"
-CARD = "card.json"
 SIGNALS = ("SIGTERM", "SIGUSR1", "SIGINT")
 Sink = Literal["tensorboard", "csv", "jsonl", "mlflow", "wandb"]
 
@@ -135,14 +133,6 @@ def write_model(learn: Learner, folder: Path) -> None:
     for path in part.iterdir():
         os.replace(path, folder / path.name)
     part.rmdir()
-
-
-def has_several_labels(model: Path) -> bool:
-    """Return whether the pictures that a model was trained on may have several labels."""
-    card = model / CARD
-    return card.is_file() and json.loads(card.read_text(encoding="utf-8")).get(
-        "several_labels", False
-    )
 
 
 def _is_known(model: Any) -> bool:

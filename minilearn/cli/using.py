@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from .files import read_config
-from .folder import CONFIG, has_several_labels
+from .folder import CONFIG
 from .kinds import NonNegativeInt, PositiveInt
 from .learning import class_accuracy, class_loss, pick_device
 from .training import TRAIN, builders
@@ -38,7 +38,7 @@ def predict(model: Path, files: list[str], device: str | None = None) -> int:
     """
     from torch import Tensor
 
-    from minilearn import load_learner
+    from minilearn.export import has_several_labels, load_learner
 
     learn = load_learner(model, pick_device(device))
     if learn.dls.pipeline.channels is None:
