@@ -7,6 +7,7 @@ improves.
 from __future__ import annotations
 
 import math
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from minilearn.core.batch import describe
@@ -43,12 +44,13 @@ class Monitor:
             raise ValueError(f"min_delta is 0 or more, got {min_delta}")
         self.name, self.mode, self.min_delta = name, mode, min_delta
         self.best: float | None = None
-        self._seen = False
+        self._seen = self._told = False
 
     def read(self, learn: Learner) -> float | None:
         """Return the value in the running round's row, or None where this round has none.
 
-        Meant for `after_round`.
+        Meant for `after_round`. A pass whose batches were all cancelled has measured nothing: its
+        round is passed over, and the first such one is told.
 
         Raises:
             KeyError: there was a validation, and there is no such column.
@@ -59,10 +61,33 @@ class Monitor:
             self._seen = True
             return self._number(value)
         # a round that ends with its training pass had no validation; its columns come later
-        comes_later = learn.training and not self.name.startswith("train_")
-        if not (self._seen or comes_later or self.name in learn.row):
+        comes_later = learn.training and not self.is_of_training
+        if comes_later or self.name in learn.row:
+            return None
+        if not (self._seen or self._may_come(learn)):
             raise KeyError(self._unknown(list(learn.row)))
+        if not self._told:
+            self._told = True
+            warnings.warn(
+                f"the round of epoch {learn.epoch} has no {self.name!r}, so it is neither better "
+                "nor worse: no batch of that pass was finished",
+                stacklevel=4,
+            )
         return None
+
+    @property
+    def is_of_training(self) -> bool:
+        """Whether the column is one of the training passes."""
+        return self.name.startswith("train_")
+
+    def _may_come(self, learn: Learner) -> bool:
+        """Return whether a pass that had finished a batch could have given the column."""
+        metrics = getattr(learn, "metrics", None)
+        if metrics is None or (self.is_of_training and learn.stream is None):
+            return False  # nobody measures, or no training pass is made
+        given = [name for name in metrics.names if name in learn.row]
+        of_pass = [name for name in given if name.startswith("train_") is self.is_of_training]
+        return self.name in metrics.names or not of_pass
 
     def _number(self, value: Any) -> float:
         try:
@@ -96,7 +121,7 @@ class Monitor:
 
     def reset(self) -> None:
         """Forget what was seen: a new fit begins."""
-        self.best, self._seen = None, False
+        self.best, self._seen, self._told = None, False, False
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best value so far."""
