@@ -73,13 +73,17 @@ def _one_cycles(sched: Any, steps: int) -> Iterator[tuple[lr_scheduler.OneCycleL
     """Yield each OneCycleLR in a schedule of so many steps, and how many of them are its own."""
     if isinstance(sched, lr_scheduler.OneCycleLR):
         yield sched, steps
-    elif isinstance(sched, lr_scheduler.ChainedScheduler):
-        for part in sched._schedulers:
+    # torch shows the parts of these nowhere else; where a version lacks them, a cycle in them that
+    # is too short ends the fit itself, as in a loop by hand
+    parts = getattr(sched, "_schedulers", ())
+    if isinstance(sched, lr_scheduler.ChainedScheduler):
+        for part in parts:
             yield from _one_cycles(part, steps)
     elif isinstance(sched, lr_scheduler.SequentialLR):
-        begins = [0, *sched._milestones, steps]
-        for part, begin, end in zip(sched._schedulers, begins, begins[1:], strict=False):
-            yield from _one_cycles(part, min(end, steps) - begin)
+        begins = [0, *getattr(sched, "_milestones", ()), steps]
+        if len(begins) == len(parts) + 1:
+            for part, begin, end in zip(parts, begins, begins[1:], strict=True):
+                yield from _one_cycles(part, min(end, steps) - begin)
 
 
 def _unlike(sched: Any, name: str, lengths: Lengths) -> str:

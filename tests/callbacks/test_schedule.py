@@ -285,6 +285,56 @@ def test_the_check_finds_a_schedule_that_dies_in_mid_run():
         check_refused(Plain())
 
 
+class Chained(lr_scheduler.ChainedScheduler):
+    """As a version of torch would have it that keeps the parts under another name."""
+
+    def __init__(self, parts, opt):
+        super().__init__(parts, opt)
+        self.parts = vars(self).pop("_schedulers")
+
+    def step(self):
+        for part in self.parts:
+            part.step()
+
+
+class Sequence(lr_scheduler.SequentialLR):
+    """The same, of the other; torch's own step finds parts and milestones while it runs."""
+
+    def __init__(self, opt, parts, milestones, hidden):
+        super().__init__(opt, parts, milestones)
+        self.kept = {name: vars(self).pop(name) for name in hidden}
+
+    def step(self):
+        vars(self).update(self.kept)
+        super().step()
+        for name in self.kept:
+            del vars(self)[name]
+
+
+def sequence(opt, total, hidden):
+    parts = [
+        lr_scheduler.ConstantLR(opt, 0.1, 2),
+        lr_scheduler.OneCycleLR(opt, 0.5, total_steps=total),
+    ]
+    return Sequence(opt, parts, [2], hidden)
+
+
+HIDDEN = {
+    "chain": lambda opt, n: Chained([lr_scheduler.OneCycleLR(opt, 0.5, total_steps=n)], opt),
+    "sequence": lambda opt, n: sequence(opt, n, ["_schedulers", "_milestones"]),
+    "its milestones": lambda opt, n: sequence(opt, n, ["_milestones"]),
+    "its parts": lambda opt, n: sequence(opt, n, ["_schedulers"]),
+}
+
+
+@pytest.mark.parametrize("make", HIDDEN.values(), ids=HIDDEN)
+def test_parts_that_torch_does_not_show_leave_the_last_word_to_torch(make):
+    _, used = fit(BatchSchedCB(lambda opt: make(opt, 20)), n_epochs=2)
+    assert len(used.lrs) == 20
+    with pytest.raises(ValueError, match="Tried to step"):
+        fit(BatchSchedCB(lambda opt: make(opt, 12)), n_epochs=2)
+
+
 @pytest.mark.parametrize(
     ("sched", "says"),
     [
