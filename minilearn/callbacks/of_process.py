@@ -100,15 +100,20 @@ def _other_noise(state: dict[str, Any], rank: int) -> dict[str, Any]:
 
 def _moved(state: dict[str, Any], group: int, new_group: int) -> dict[str, Any]:
     """Find the place in a pass that as many samples lead to, in larger or smaller groups."""
-    metrics = {
-        name: saved | {"measuring": False} if "measuring" in saved else saved
-        for name, saved in state["callbacks"].items()
-    }
-    state = state | {"callbacks": metrics, "n_batches": None}
+    state = begun_anew(state) | {"n_batches": None}
     if state["place"] != "pass":
         return state
     stream = state["stream"] | {"taken": state["stream"]["taken"] * group // new_group}
     return state | {"stream": stream, "batches": state["batches"] * group // new_group}
+
+
+def begun_anew(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of a checkpoint without the sums of the pass in hand."""
+    callbacks = {
+        name: saved | {"measuring": False} if "measuring" in saved else saved
+        for name, saved in state["callbacks"].items()
+    }
+    return state | {"callbacks": callbacks}
 
 
 def _moment(learn: Learner) -> list[Any]:

@@ -24,7 +24,7 @@ from minilearn.core.weights import clean_state, load_state
 
 from .checkpoint_files import plain
 from .limits import Shortened
-from .of_process import named_cbs, of_processes, packed, unpacked
+from .of_process import begun_anew, named_cbs, of_processes, packed, unpacked
 from .optimizer_state import load_optimizer, optimizer_state
 from .sharded import is_sharded, load_shards
 
@@ -102,7 +102,9 @@ class Resume(Callback):
     in_probe = False
 
     def __init__(self, state: dict[str, Any], exact: bool = False) -> None:
-        self.state, self.exact, self._waits = state, exact, False
+        # a validation is made again from its start
+        self.state = begun_anew(state) if state["place"] == "validation" else state
+        self.exact, self._waits = exact, False
 
     def before_fit(self, learn: Learner) -> None:
         """Restore what lasts for a fit, and say with which epoch it goes on."""
