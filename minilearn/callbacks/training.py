@@ -73,11 +73,9 @@ class TrainCB(Callback):
             if self.targets and not len(targets) and isinstance(learn.batch, Mapping):
                 raise KeyError(self._lacks(self.targets[0], learn.batch))
             loss = compare(learn.loss_func, learn.preds, targets)
-        if isinstance(loss, Mapping):
-            learn.loss_parts, loss = (
-                dict(loss),
-                loss["loss"] if "loss" in loss else sum(loss.values()),
-            )
+        if not isinstance(loss, Tensor) and isinstance(loss, Mapping):
+            learn.loss_parts = dict(loss)
+            loss = loss["loss"] if "loss" in loss else sum(loss.values())
         learn.loss = loss
 
     def backward(self, learn: Learner) -> None:

@@ -124,10 +124,10 @@ def batch_size(batch: Any) -> int:
 
 def is_empty(batch: Any) -> bool:
     """Return whether `batch` has no sample: nothing but None and tensors without rows."""
-    if isinstance(batch, SEQUENCES):  # the usual case first: this is asked of each batch
-        return all(map(is_empty, batch))
     if isinstance(batch, Tensor):
-        return batch.dim() > 0 and len(batch) == 0
+        return not batch.numel() and batch.dim() > 0 and len(batch) == 0
+    if isinstance(batch, SEQUENCES):
+        return all(map(is_empty, batch))
     if isinstance(batch, Mapping):
         return all(map(is_empty, batch.values()))
     return batch is None
