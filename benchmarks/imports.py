@@ -38,7 +38,8 @@ def measure(statement: str, rounds: int = 11) -> tuple[float, float]:
 def main() -> None:
     package = importlib.util.find_spec("minilearn")  # unread: a process hands its peak memory on
     compileall.compile_dir(package.submodule_search_locations[0], quiet=1)
-    for statement in ("import minilearn", "from minilearn.all import *"):
+    usual = "from minilearn import Learner, MetricsCB, ProgressCB, TrainCB"
+    for statement in ("import minilearn", usual, "from minilearn.all import *"):
         seconds, megabytes = measure(statement)
         report(statement, s=seconds, mb=megabytes)
 
