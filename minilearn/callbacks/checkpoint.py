@@ -256,7 +256,7 @@ class CheckpointCB(Callback):
         return sorted((f for f in self.files if f[1] is not None), key=lambda f: sign * f[1])
 
     def _is_among_best(self, value: float) -> bool:
-        ahead = sum(f[1] == value or self._beats(f[1], value) for f in self._ranked())
+        ahead = sum(not self._beats(value, f[1]) for f in self._ranked())
         return self.keep is None or ahead < self.keep
 
     def _beats(self, a: float, b: float) -> bool:

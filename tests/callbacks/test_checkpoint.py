@@ -528,6 +528,11 @@ def test_values_that_are_not_finite_are_not_saved(tmp_path):
     assert [name.split("-")[2] for name in names(tmp_path)] == ["value=0.8.ckpt", "value=0.7.ckpt"]
 
 
+def test_an_end_that_is_not_finite_is_not_saved(tmp_path):
+    fit_with_values([0.8, 0.7, np.nan], tmp_path, mode="min", every=2)
+    assert [name.split("-")[2] for name in names(tmp_path)] == ["value=0.8.ckpt", "value=0.7.ckpt"]
+
+
 @pytest.mark.case("C061")
 def test_the_check_notices_a_value_that_is_not_finite(tmp_path, monkeypatch):
     save_all = lambda self, learn, value: self._save(learn, value)  # noqa: E731
@@ -557,6 +562,18 @@ def test_the_newest_stays_beside_the_best_unless_told_otherwise(tmp_path):
         folder = tmp_path / str(save_last)
         fit_with_values([4, 3, 2, 1], folder, mode="max", keep=1, save_last=save_last)
         assert [int(name[5:8]) for name in names(folder)] == epochs
+
+
+def test_between_two_due_rounds_only_the_best_are_saved(tmp_path, monkeypatch):
+    saved, save = [], CheckpointCB._save
+
+    def note(self, learn, value=None):
+        saved.append(value)
+        save(self, learn, value)
+
+    monkeypatch.setattr(CheckpointCB, "_save", note)
+    fit_with_values([4, 3, 2, 5, 4, 1], tmp_path, mode="max", keep=1, every=3)
+    assert saved == [4, 2, 5, 1]  # the first, each third, and what is better than all before
 
 
 @pytest.mark.case("C010")
