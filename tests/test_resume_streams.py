@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from minilearn import CheckpointCB, Learner, LimitBatchesCB, TrainCB, set_seed
 from minilearn.callbacks.checkpoint_files import read
+from minilearn.core import stream as stream_module
 
 
 def seen_ids(folder, loader, resume=None, cbs=()):
@@ -111,6 +112,86 @@ def test_a_stateful_dataloader_tells_its_place(tmp_path):
 def test_a_shortened_loader_goes_on_shortened(tmp_path):
     make = lambda: DataLoader(Numbers(), 4, shuffle=True)  # noqa: E731
     check_goes_on(tmp_path, make, cbs=lambda: [LimitBatchesCB(train=4)])
+
+
+class Starting(IterableDataset):
+    """Tells its place; each pass starts over, or at the place that it was given before."""
+
+    def __init__(self, n):
+        self.n, self.i, self.given = n, 0, None
+
+    def __iter__(self):
+        self.i, self.given = self.given or 0, None
+        while self.i < self.n:
+            self.i += 1
+            yield pairs([self.i - 1])[0]
+
+    def state_dict(self):
+        return {"i": self.i}
+
+    def load_state_dict(self, state):
+        self.given = state["i"]
+
+
+class Shown(Starting):
+    """Likewise; its state shows what it was given."""
+
+    def state_dict(self):
+        return {"i": self.i if self.given is None else self.given}
+
+
+class GoingOn(Starting):
+    """Each pass begins where the one before was left, behind the end at the start."""
+
+    def __iter__(self):
+        while self.i < self.n:
+            self.i += 1
+            yield pairs([self.i - 1])[0]
+        self.i = 0
+
+    def load_state_dict(self, state):
+        self.i = state["i"]
+
+
+class Endless(GoingOn):
+    """The same without an end; a place is kept until the pass."""
+
+    def __iter__(self):
+        self.i, self.given = self.i if self.given is None else self.given, None
+        while True:
+            self.i += 1
+            yield pairs([self.i - 1])[0]
+
+    def load_state_dict(self, state):
+        self.given = state["i"]
+
+
+STREAMS = (Starting, Shown, GoingOn, Endless)
+
+
+@pytest.mark.parametrize("limit", [1, 3, 6])
+@pytest.mark.parametrize("stream", STREAMS)
+def test_a_stream_with_its_own_state_goes_on_behind_a_limit(stream, limit, tmp_path):
+    if stream is GoingOn and limit == 6:
+        limit = 5  # else its second pass has nothing, resumed or not
+    make = lambda: DataLoader(stream(24), 4)  # noqa: E731
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*batches and declares")
+        check_goes_on(tmp_path, make, cbs=lambda: [LimitBatchesCB(train=limit)])
+
+
+@pytest.mark.parametrize("stream", (Starting, Shown, GoingOn))
+def test_a_stream_whose_last_batch_was_smaller_goes_on_with_its_next_pass(stream, tmp_path):
+    whole, files = seen_ids(tmp_path / "a", lambda: DataLoader(stream(22), 4))
+    for steps, file in files.items():
+        rest, _ = seen_ids(tmp_path / f"b{steps}", lambda: DataLoader(stream(22), 4), file)
+        assert rest == whole[4 * steps - 2 * (steps >= 6) - 2 * (steps >= 12) :], steps
+
+
+def test_those_checks_see_a_place_that_waits_for_the_next_pass(tmp_path, monkeypatch):
+    monkeypatch.setattr(stream_module, "use_up", lambda dl, told: None)
+    with pytest.raises(ValueError, match="no batches"):
+        test_a_stream_with_its_own_state_goes_on_behind_a_limit(Starting, 6, tmp_path)
 
 
 def test_a_loader_without_automatic_batches_counts_too(tmp_path):

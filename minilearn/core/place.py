@@ -91,6 +91,28 @@ def behind(dl: Any, n: int, told: dict[str, Any] | None, exact: bool = False) ->
     return batches
 
 
+def use_up(dl: Any, told: dict[str, Any] | None) -> None:
+    """Let the next pass of a loader be a new one, where `behind` left nothing of the one in hand.
+
+    A stream may keep a place that it is given until it is iterated, and its next pass would begin
+    there, at the end: so it is iterated here. One that starts over each time is then ready; one
+    that goes on wherever it was left is given the place again.
+
+    Args:
+        dl: the loader.
+        told: what `own_state` returned.
+    """
+    owner = _teller(dl)
+    if told is None or owner is None or isinstance(owner, DataLoader):  # whose `iter` takes it up
+        return
+    states = []
+    for _ in range(3):  # the first from that place, the next two from the start, or further on
+        next(iter(owner), None)
+        states.append(repr(owner.state_dict()))
+    if states[1] != states[2]:
+        owner.load_state_dict(told)
+
+
 def _teller(dl: Any) -> Any:
     if hasattr(dl, "shortened_to"):
         return _teller(dl.dl)

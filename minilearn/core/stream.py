@@ -9,13 +9,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from itertools import islice
+from math import inf
 from typing import Any
 
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from .batch import is_empty, n_batches
-from .place import behind, load_loader_state, loader_state, own_state
+from .place import behind, load_loader_state, loader_state, own_state, use_up
 from .seed import random_states, restore_random_states
 
 
@@ -168,8 +169,10 @@ class Stream:
             self._began = state["loader"], state["random"]
             load_loader_state(self.dl, state["loader"])
             restore_random_states(state["random"])
-            rest = behind(self.dl, self.taken, state["told"], exact)
-            self._source = _Ended() if state.get("ended") else rest
+            self._source = behind(self.dl, self.taken, state["told"], exact)
+            if state.get("ended") or self.taken >= getattr(self.dl, "shortened_to", inf):
+                use_up(self.dl, state["told"])
+                self._source = _Ended()
             self._batches = self._draw(self._source)
 
     def _draw(self, batches: Iterator[Any] | None = None) -> Iterator[Any]:
