@@ -25,7 +25,7 @@ from minilearn import (
     TrainCB,
     TrainLearner,
 )
-from minilearn.callbacks.clipping import clip_adaptively
+from minilearn.callbacks.clipping import CLIP, clip_adaptively
 from minilearn.core.callback import Callback
 
 
@@ -629,9 +629,12 @@ def test_too_many_skips_in_a_row_raise_and_all_others_are_summed_up():
         fit(0, 3, 4, 5)
 
 
-@pytest.mark.parametrize("guard", [ClipGradCB(0.1), NonFiniteCB()])
+GUARDS = [ClipGradCB(0.1), ClipGradCB(max_value=0.01), ClipGradCB(agc=0.01), NonFiniteCB()]
+
+
+@pytest.mark.parametrize("guard", GUARDS, ids=repr)
 def test_sparse_gradients_are_measured_and_bounded_as_dense_ones(guard):
-    """torch's own clip_grad_norm_ refuses them."""
+    """torch's own clip_grad_norm_ and clip_grad_value_ refuse them."""
 
     def trained(sparse):
         torch.manual_seed(0)
@@ -643,6 +646,39 @@ def test_sparse_gradients_are_measured_and_bounded_as_dense_ones(guard):
     (ours, norm), (theirs, dense_norm) = trained(True), trained(False)
     assert_close(ours, theirs)
     assert norm.item() == pytest.approx(dense_norm.item())
+
+
+def with_sparse_grad(indices, values, shape):
+    p = nn.Parameter(torch.linspace(0.1, 1, 12).reshape(shape))
+    p.grad = torch.sparse_coo_tensor(indices, values, shape)
+    return p
+
+
+@pytest.mark.parametrize("kind", ["max_value", "agc"])
+@pytest.mark.parametrize(
+    ("indices", "values", "shape"),
+    [
+        ([[1, 1, 4]], torch.tensor([2.0, -3.0, 0.5]), (12,)),
+        ([[1, 1, 2]], torch.tensor([[2.0, -1] * 2, [3.0, 1] * 2, [1e-5] * 4]), (3, 4)),
+        ([[0, 1]], torch.arange(12.0).reshape(2, 2, 3) - 5, (2, 2, 3)),
+    ],
+)
+def test_a_sparse_gradient_of_any_shape_is_bounded_as_the_dense_one(kind, indices, values, shape):
+    ours, theirs = (with_sparse_grad(indices, values, shape) for _ in range(2))
+    theirs.grad = theirs.grad.to_dense()
+    before = theirs.grad.clone()
+    norms = [CLIP[kind]([p], 0.3) for p in (ours, theirs)]
+    torch.testing.assert_close(ours.grad.to_dense(), theirs.grad)
+    torch.testing.assert_close(*norms)
+    assert ours.grad.is_sparse and not torch.equal(before, theirs.grad)
+
+
+def test_a_gradient_that_is_sparse_within_its_rows_is_refused_by_agc_in_words():
+    p = with_sparse_grad([[0, 1], [2, 3]], torch.tensor([2.0, 3.0]), (3, 4))
+    with pytest.raises(ValueError, match=r"shape \(3, 4\) is sparse within .*use ClipGradCB"):
+        CLIP["agc"]([p], 0.3)
+    CLIP["max_value"]([p], 0.3)
+    assert p.grad.to_dense().max() == pytest.approx(0.3)
 
 
 def test_clipping_works_with_an_optimizer_that_knows_no_groups():
