@@ -6,10 +6,11 @@ Stands on archives, tables and hub_pictures. No picture is opened here.
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -100,20 +101,37 @@ def from_folder(folder: Path) -> dict[str, Items]:
 def from_archives(paths: Sequence[Path], source: Path) -> dict[str, Items]:
     """Find pictures in archives, as below a folder; `train-0001.tar` is of the split "train".
 
-    Labels may also stand beside the pictures, in files .cls (WebDataset).
+    Labels may also stand beside the pictures, in files .cls (WebDataset). Where nothing inside says
+    a label, `cats.zip` and `dogs.zip`, or `train-cats.zip`, are of the classes that they are named
+    after; names with a number are parts of one set.
     """
     members = Members([open_archive(path) for path in paths])
     labels = members.labels()
-    entries = []
+    entries, classes = [], []
     for number, archive in enumerate(members.archives):
-        split = _split_of(archive.path.name.replace("_", "-").replace(".", "-").split("-")[0])
+        split, name_of_class = _split_and_class(archive.path)
+        classes.append(name_of_class)
         for name in sorted(archive.names):
             path = PurePosixPath(name.replace("\\", "/"))  # some programs on Windows write such
             label = labels.get((number, path.with_suffix("")))
             above = (split,) if split and len(paths) > 1 else ()
             inside = PurePosixPath(*above, *(part for part in path.parts if part != "/"))
             entries.append(Entry(inside, (number, name), label))
-    return by_layout(_pictures(entries, source), members, n_above=1)
+    entries = _pictures(entries, source)
+    found = by_layout(entries, members, n_above=1)
+    if len(set(classes)) < 2 or None in classes or any(x.labelled for x in found.values()):
+        return found
+    entries = [replace(entry, label=classes[entry.ref[0]]) for entry in entries]
+    return by_layout(entries, members, n_above=1)
+
+
+def _split_and_class(archive: Path) -> tuple[str | None, str | None]:
+    """Return the split and the class in the name of an archive, None for what it does not say."""
+    stem = re.sub(r"\.(tar(\.\w+)?|tgz|zip)$", "", archive.name, flags=re.IGNORECASE)
+    first, *rest = re.split(r"[-_.]", stem, maxsplit=1)
+    split = _split_of(first)
+    name = stem if split is None else "".join(rest)
+    return split, name if name and not re.search(r"\d", name) else None
 
 
 def _files_below(folder: Path, above: frozenset[Path] = frozenset()) -> Iterable[Path]:

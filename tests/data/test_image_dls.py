@@ -15,6 +15,8 @@ from picture_files import CLASSES, add_unusual, all_of, pixels, raw, sample, wri
 
 from minilearn import DataLoaders, image_dls
 from minilearn.data import archives
+from minilearn.data.items import Columns
+from minilearn.data.sources import find_pictures
 
 BOTH = pytest.mark.parametrize("memory_gb", [2.0, 0.0], ids=["in memory", "by item"])
 
@@ -148,6 +150,55 @@ def test_archives_by_split_and_labels_in_files_beside_the_pictures(tmp_path):
     assert [len(dls.filenames[role]) for role in ("train", "valid")] == [8, 4]
     assert dls.pipeline.classes == ["3", "7"]
     assert all_of(dls.valid)[1].tolist() == [0, 1, 0, 1]
+
+
+def zipped(folder, **pictures):
+    """Write archives by name, each of so many pictures under paths of this form."""
+    for name, (count, form) in pictures.items():
+        with zipfile.ZipFile(folder / f"{name.replace('__', '-')}.zip", "w") as file:
+            for i in range(count):
+                file.writestr(form.format(i), png(sample()[i]))
+
+
+@pytest.mark.parametrize("form", ["{}.png", "pictures/{}.png", "./{}.png"])
+def test_archives_whose_pictures_have_no_label_are_of_the_classes_they_are_named_after(
+    form, tmp_path
+):
+    zipped(tmp_path, cats=(4, form), dogs=(2, form))
+    dls = image_dls(tmp_path, 2, valid=0)
+    assert dls.pipeline.classes == ["cats", "dogs"]
+    names = dls.filenames["train"]
+    assert len(names) == 6 and sorted(all_of(dls.train)[1].tolist()) == [0] * 4 + [1] * 2
+
+
+def test_archives_are_named_after_split_and_class(tmp_path):
+    zipped(tmp_path, train__cats=(4, "{}.png"), train__dogs=(2, "{}.png"))
+    zipped(tmp_path, val__cats=(1, "{}.png"), val__dogs=(2, "{}.png"))
+    dls = image_dls(tmp_path, 2)
+    assert dls.pipeline.classes == ["cats", "dogs"]
+    assert all_of(dls.valid)[1].tolist() == [0, 1, 1]
+    assert len(dls.filenames["train"]) == 6
+
+
+@pytest.mark.parametrize(
+    "pictures",
+    [
+        {"part__1": (2, "{}.png"), "part__2": (2, "{}.png")},
+        {"all": (4, "{}.png")},
+        {"test": (2, "{}.png"), "val": (2, "{}.png")},
+    ],
+    ids=lambda pictures: ", ".join(pictures),
+)
+def test_archives_that_are_parts_of_a_set_or_splits_give_no_labels(pictures, tmp_path):
+    zipped(tmp_path, **pictures)
+    found = find_pictures(tmp_path, Columns())
+    assert sum(len(items) for items in found.values()) == 4
+    assert not any(items.labelled for items in found.values())
+
+
+def test_class_folders_inside_archives_win_over_their_names(tmp_path):
+    zipped(tmp_path, cats=(2, "owls/{}.png"), dogs=(2, "mice/{}.png"))
+    assert image_dls(tmp_path, 2, valid=0).pipeline.classes == ["mice", "owls"]
 
 
 def png(image):
