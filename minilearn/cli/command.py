@@ -8,7 +8,9 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -141,10 +143,12 @@ def ended(prog: str, act: Callable[[], Any], debug: bool) -> tuple[int, Any]:
     """Run `act`; return the exit status and what it returned.
 
     Bad input is one line on stderr and status 2, Ctrl-C is 130, a closed pipe 141; other errors are
-    faults, and leave with their traceback, as all do with `debug`.
+    faults, and leave with their traceback, as all do with `debug`. A warning is a line on stderr,
+    without the place in the code that only `debug` shows.
     """
     try:
-        result = act()
+        with nullcontext() if debug else _warnings_in_words():
+            result = act()
         sys.stdout.flush()
         return 0, result
     except BrokenPipeError:
@@ -160,6 +164,18 @@ def ended(prog: str, act: Callable[[], Any], debug: bool) -> tuple[int, Any]:
             raise
         print(f"{prog}: {' '.join(str(e).split())}", file=sys.stderr)
         return BAD_INPUT, None
+
+
+@contextmanager
+def _warnings_in_words() -> Iterator[None]:
+    def in_words(message: Any, *_: Any) -> str:
+        return f"warning: {' '.join(str(message).split())}\n"
+
+    before, warnings.formatwarning = warnings.formatwarning, in_words
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 def run(fn: Callable[..., Any], argv: Sequence[str] | None = None) -> Any:
