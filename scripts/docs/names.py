@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import minilearn
+from minilearn.core.patched import Patched
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,7 +57,8 @@ def tree(module: str) -> ast.Module:
 
 def added_methods() -> dict[str, str]:
     """Return where methods are written that rooms add to classes: `Learner.lr_find`, say."""
-    members = ((c, n, f) for c in public_classes() for n, f in vars(c).items())
+    parts = [*((c, c) for c in public_classes()), (minilearn.Learner, Patched)]
+    members = ((c, name, getattr(c, name)) for c, part in parts for name in list(vars(part)))
     return {
         f"{c.__name__}.{name}": f"{f.__module__}.{name}"
         for c, name, f in members
