@@ -17,6 +17,7 @@ from minilearn.core.batch import to_device
 
 from .sums import FunctionMean
 
+CACHES = ("_computed", "_forward_cache")  # of torchmetrics: results, which a reset forgets
 KEEP_BYTES = 256 * 1024  # clones of predictions and targets kept for one joined update
 
 JOINING = (
@@ -190,6 +191,42 @@ def restore_state(metric: Any, state: Any) -> None:
             m._update_count = 1  # else compute warns that nothing was collected
     else:
         metric.load_state_dict(state)
+
+
+def memory(metric: Any) -> dict[str, dict[str, Any]]:
+    """Return the numbers that metrics of torchmetrics keep beside their states, as wrappers do."""
+    return {
+        name: {
+            key: _copied(value)
+            for key, value in vars(m).items()
+            if isinstance(value, (int, float, Tensor))
+            and not isinstance(value, bool)
+            and key not in (*getattr(m, "_defaults", ()), *CACHES)
+        }
+        for name, m in (_within(metric) if hasattr(metric, "metric_state") else ())
+    }
+
+
+def moved(metric: Any, made: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the numbers of its `memory` that are others than when the metric was made."""
+    return {
+        name: kept
+        for name, numbers in memory(metric).items()
+        if (kept := {k: v for k, v in numbers.items() if not _same(v, made[name].get(k))})
+    }
+
+
+def remember(metric: Any, kept: dict[str, dict[str, Any]]) -> None:
+    """Give a metric back what `moved` returned."""
+    for name, m in _within(metric):
+        for key, value in kept.get(name, {}).items():
+            setattr(m, key, _copied(value))
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return torch.equal(a.cpu(), b.cpu())
+    return type(a) is type(b) and a == b
 
 
 def _within(metric: Any) -> list[tuple[str, Any]]:

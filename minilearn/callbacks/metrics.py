@@ -17,7 +17,17 @@ from minilearn.core.history import format_value
 from minilearn.core.modes import is_training
 from minilearn.core.processes import Processes, rank
 
-from .feed import Feed, as_metric, check_name, named, restore_state, saved_state
+from .feed import (
+    Feed,
+    as_metric,
+    check_name,
+    memory,
+    moved,
+    named,
+    remember,
+    restore_state,
+    saved_state,
+)
 from .merging import check_mergeable, merge_all
 from .sums import (
     FunctionMean,
@@ -74,6 +84,7 @@ class MetricsCB(Callback):
     ) -> None:
         self.on_nan, self.quiet, self.rows = check_on_nan(on_nan), quiet, []
         self.metrics = {name: as_metric(name, m) for name, m in named(ms, metrics).items()}
+        self._made = {name: memory(m) for name, m in self.metrics.items()}
         self.loss = Mean()
         self.all_metrics = {**self.metrics, "loss": self.loss}
         self.parts: dict[str, Mean] = {}  # of the losses that are sums of named parts
@@ -237,7 +248,9 @@ class MetricsCB(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the rows, and the sums of the pass in hand, which stays as it is."""
-        state = {"rows": [dict(row) for row in self.rows], "measuring": self._measuring}
+        state: dict[str, Any] = {"rows": [dict(r) for r in self.rows], "measuring": self._measuring}
+        kept = {name: moved(m, self._made[name]) for name, m in self.metrics.items()}
+        state["memory"] = {name: numbers for name, numbers in kept.items() if numbers}
         if self._measuring:
             state["metrics"] = {name: saved_state(name, m) for name, m in self.all_metrics.items()}
             state["parts"] = {name: mean.state_dict() for name, mean in self.parts.items()}
@@ -249,12 +262,19 @@ class MetricsCB(Callback):
         self._resumed, self.rows = state, [dict(row) for row in state["rows"]]
         if self._measuring:
             self._resume()
+        else:
+            self._remember(state)
+
+    def _remember(self, state: dict[str, Any]) -> None:
+        for name, kept in state.get("memory", {}).items():
+            remember(self.metrics[name], kept)
 
     def _resume(self) -> None:
         state, self._resumed = self._resumed, None
         if state["measuring"]:
             for name, saved in state["metrics"].items():
                 restore_state(self.all_metrics[name], saved)
+            self._remember(state)
             for name, saved in state["parts"].items():
                 self._part(name).load_state_dict(saved)
             if self.feed:

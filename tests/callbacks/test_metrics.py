@@ -16,7 +16,9 @@ from sklearn import metrics as sk
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from minilearn import CheckpointCB
 from minilearn.callbacks import feed as feed_module
+from minilearn.callbacks import metrics as metrics_module
 from minilearn.callbacks import sums
 from minilearn.callbacks.feed import Feed
 from minilearn.callbacks.gradients import ClipGradCB, NonFiniteCB
@@ -968,6 +970,61 @@ def test_a_pass_that_is_resumed_in_the_middle_has_the_value_of_the_whole(make, t
     names = [name for name in whole if name.startswith("train_")]
     assert {"train_loss", "train_accuracy", "train_joined"} < set(names)
     assert [rest[name] for name in names] == [whole[name] for name in names]
+
+
+WRAPPERS = {
+    "least and most": lambda: tm.MinMaxMetric(tm.Accuracy("multiclass", num_classes=4)),
+    "of the last batches": lambda: tm.wrappers.Running(tm.Accuracy("multiclass", num_classes=4), 3),
+    "in a collection": lambda: tm.MetricCollection(
+        {
+            "a": tm.MinMaxMetric(tm.Accuracy("multiclass", num_classes=4)),
+            "b": tm.wrappers.Running(tm.F1Score("multiclass", num_classes=4), 2),
+        }
+    ),
+    "two deep": lambda: tm.MinMaxMetric(
+        tm.wrappers.Running(tm.Accuracy("multiclass", num_classes=4), 2)
+    ),
+}
+
+
+def check_memory(make, folder):
+    """Each checkpoint of a run leads to the history of the whole: what wrappers keep, too."""
+    x, y = labels(24)
+
+    def fitted(saver=(), **kwargs):
+        torch.manual_seed(0)
+        data = cut(4, x, y)
+        cbs = [TrainCB(), MetricsCB(m=make(), quiet=True), *saver]
+        learn = Learner(nn.Linear(x.shape[1], 4), (data, data[:3]), F.cross_entropy, 3.0, cbs)
+        learn.fit(3, **kwargs)
+        return [{k: v for k, v in row.items() if k != "time"} for row in learn.history]
+
+    saver = CheckpointCB(folder, every=(1, "step"), keep=None, background=False)
+    whole = fitted([saver])
+    for file in folder.glob("*.ckpt"):
+        assert fitted(resume=file) == whole, file.name
+
+
+@pytest.mark.filterwarnings("ignore:the state of CheckpointCB")
+@pytest.mark.parametrize("make", WRAPPERS.values(), ids=WRAPPERS)
+def test_what_wrappers_of_torchmetrics_keep_goes_over_a_resume(make, tmp_path):
+    check_memory(make, tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:the state of CheckpointCB")
+@pytest.mark.parametrize("make", WRAPPERS.values(), ids=WRAPPERS)
+def test_that_check_sees_wrappers_that_forget(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(metrics_module, "remember", lambda metric, kept: None)
+    with pytest.raises(AssertionError):
+        check_memory(make, tmp_path)
+
+
+def test_settings_of_a_metric_are_not_taken_from_a_checkpoint():
+    made = tm.Accuracy("multiclass", num_classes=4, top_k=1)
+    metrics = MetricsCB(m=made, quiet=True)
+    assert metrics.state_dict()["memory"] == {}
+    made.update(torch.rand(3, 4), torch.tensor([0, 1, 2]))
+    assert "top_k" not in metrics.state_dict()["memory"]["m"][""]
 
 
 def test_a_metric_that_cannot_be_saved_is_named():

@@ -181,21 +181,27 @@ def test_it_works_beside_a_traincb_alone_and_on_a_trainlearner(dtype, how):
 
 
 def test_settings_may_be_given_to_either_callback():
-    data = [(x, x, y) for x, y in batches(2)]
+    data = [(x, 2 * x, y) for x, y in batches(2)]
 
     class Two(nn.Module):
         def __init__(self):
             super().__init__()
-            self.lin = linear()
+            self.lin, self.given = linear(), []
 
         def forward(self, a, b):
+            self.given.append((a, b))
             return self.lin(a + b)
 
     for cbs in (
         [TrainCB(n_inp=2), MixedPrecision("bf16")],
         [TrainCB(), MixedPrecision("fp16", n_inp=2)],
     ):
-        Learner(Two(), (data,), F.mse_loss, cbs=cbs).fit(1)
+        model = Two()
+        learn = Learner(model, (data,), F.mse_loss, cbs=cbs)
+        learn.fit(1)
+        for (a, b), (x, twice, _) in zip(model.given, data, strict=True):
+            assert torch.equal(a, x) and torch.equal(b, twice)
+        torch.testing.assert_close(learn.loss, F.mse_loss(learn.preds.float(), data[-1][2]))
 
 
 def test_it_works_with_a_callback_that_predicts_in_its_own_way():

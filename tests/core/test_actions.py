@@ -143,7 +143,10 @@ def test_two_defaults_with_different_settings_are_an_error():
 
 @pytest.mark.parametrize("pair", [(None, None), (None, 1), (1, 1), (1, None)])
 def test_equal_settings_and_settings_not_given_do_not_conflict(pair):
-    learner([TrainCB(n_inp=n) for n in pair]).fit(1)
+    ours, alone = learner([TrainCB(n_inp=n) for n in pair]), learner([TrainCB()])
+    ours.fit(1)
+    alone.fit(1)
+    assert_same_weights(ours.model, alone.model)
 
 
 # ---- mistakes ----

@@ -30,7 +30,11 @@ def test_a_seed_fixes_python_numpy_and_torch():
 
 def test_a_seed_beyond_what_numpy_takes_is_fine():
     set_seed(2**40)
-    draws()
+    first = draws()
+    set_seed(2**40)
+    assert draws() == first
+    set_seed(2**40 + 1)
+    assert draws() != first
 
 
 def test_random_states_can_be_restored():
