@@ -140,6 +140,15 @@ def test_a_signal_in_a_validation_is_kept_as_such(tmp_path):
     assert (state["place"], state["steps"], len(state["history"])) == ("validation", 9, 0)
 
 
+@pytest.mark.parametrize("nth", [3, 4])
+def test_a_signal_inside_a_group_of_batches_waits_for_its_update(nth, tmp_path):
+    learn = make(Options("plain", "epochs", 1, ("accumulation",)), tmp_path)
+    with pytest.raises(SystemExit):
+        learn.fit(3, cbs=KillAt("after_batch", nth, 0, signal.SIGUSR1))
+    state = read(newest_first(tmp_path)[0])
+    assert (state["place"], state["steps"], state["stream"]["taken"]) == ("pass", 2, 4)
+
+
 def test_handlers_of_signals_are_those_before(tmp_path):
     mine = signal.signal(signal.SIGUSR1, lambda number, frame: None)
     try:

@@ -81,6 +81,20 @@ def test_batches_that_are_cancelled_before_their_backward_are_in_no_group(sizes,
     assert learn.steps_done == -(-len(left) // n)
 
 
+@given(sizes=sizes, n=st.integers(1, 5), cancelled=st.sets(st.integers(0, 11)))
+def test_batches_that_are_cancelled_behind_their_backward_are_in_the_group(sizes, n, cancelled):
+    ours, theirs, data = double(), double(), sized(sizes)
+    at = At("after_backward", CancelBatchException, lambda learn: learn.iter in cancelled, 99)
+    toy_learner([GradAccumCB(n), at], (data,), ours).fit(1)
+    group = []
+    for i, batch in enumerate(data):
+        group.append(batch)
+        if i == len(data) - 1 or (len(group) >= n and i not in cancelled):
+            by_large_batches(theirs, group, len(group))
+            group = []
+    assert_close(ours, theirs)
+
+
 @given(sizes=sizes, n=st.integers(1, 5), epochs=st.integers(1, 2))
 def test_a_group_equals_the_one_large_batch(sizes, n, epochs):
     ours, theirs, data = double(), double(), sized(sizes)
@@ -109,6 +123,13 @@ def test_a_group_weights_its_batches_by_their_counts(counts, n):
         sum(F.mse_loss(theirs(x), y) * c / total for x, y, c in group).backward()
         opt.step()
         opt.zero_grad()
+    assert_close(ours, theirs)
+
+
+def test_counts_may_be_parts_of_an_item():
+    data, ours, theirs = sized([2, 3]), double(), double()
+    Learner(ours, (data,), cbs=[TrainCB(), GradAccumCB(1)], count=lambda batch: 0.5).fit(1)
+    by_large_batches(theirs, data, 1)
     assert_close(ours, theirs)
 
 
@@ -348,6 +369,7 @@ def test_a_group_is_dropped_with_a_warning_when_more_than_the_pass_ends(error):
             with pytest.raises(error):
                 learn.fit(1)
     before.assert_nothing_left()
+    assert not learn.grads_held
     by_large_batches(theirs, data[:2], 2)
     assert_close(model, theirs)
     learn.fit(1)  # the next fit begins with a new group
@@ -627,6 +649,23 @@ def test_too_many_skips_in_a_row_raise_and_all_others_are_summed_up():
     assert "epoch 0, batch 0" in first and "5 times; 3 updates" in last
     with pytest.raises(FloatingPointError, match="batch 5 .*3 in a row"):
         fit(0, 3, 4, 5)
+
+
+def test_each_fit_counts_its_skips_anew():
+    data, guard = batches(8), NonFiniteCB(max_skips=3)
+    for _ in range(2):
+        learn = toy_learner([guard, Poison(0, 6, 7)], (data,))
+        with pytest.warns(UserWarning) as caught:
+            learn.fit(1)
+        first, last = [str(w.message) for w in caught]
+        assert "epoch 0, batch 0" in first and "3 times; 5 updates" in last
+
+
+@pytest.mark.parametrize("guard", [NonFiniteCB(), ClipGradCB(1.0)], ids=repr)
+@pytest.mark.filterwarnings("ignore:the gradients of epoch", "ignore:gradients were not finite")
+def test_ten_skips_in_a_row_are_too_many_unless_told_otherwise(guard):
+    with pytest.raises(FloatingPointError, match="batch 9 .*10 in a row"):
+        toy_learner([guard, Poison(*range(12))], (batches(12),)).fit(1)
 
 
 GUARDS = [ClipGradCB(0.1), ClipGradCB(max_value=0.01), ClipGradCB(agc=0.01), NonFiniteCB()]
