@@ -130,7 +130,7 @@ def read_card(folder: Path) -> dict[str, Any]:
         if missing := [key for key in ("model", "batch", "pipeline") if key not in card]:
             raise ValueError(f"it does not say {', '.join(missing)}")
         if (made_by := card["model"]) is not None:
-            str(made_by["name"]), dict(made_by["arguments"])
+            card["model"] = {"name": str(made_by["name"]), "arguments": dict(made_by["arguments"])}
     return card
 
 
@@ -155,17 +155,19 @@ def _unpickled(path: Path, device: Any, trust: bool) -> Learner:
 
 
 def _model(path: Path, made_by: dict[str, Any] | None, device: Any = "cpu") -> nn.Module:
-    known = made_by is not None and made_by["name"] in MODELS
-    is_graph = made_by is None or (not known and (path / GRAPH).is_file())
-    file = path / (GRAPH if is_graph else WEIGHTS)
-    if not file.is_file():
-        raise FileNotFoundError(f"{path} has a {CARD} and no {file.name}: copy the whole folder")
-    if is_graph:
+    if made_by is None or (made_by["name"] not in MODELS and (path / GRAPH).is_file()):
         from .programs import load_program
 
-        return load_program(file, device)
+        return load_program(_part(path, GRAPH), device)
     with preserved_random_states():
-        return load_model(file, _made_again(**made_by).to(device)).eval()
+        model = _made_again(**made_by).to(device)
+    return load_model(_part(path, WEIGHTS), model).eval()
+
+
+def _part(folder: Path, name: str) -> Path:
+    if not (folder / name).is_file():
+        raise FileNotFoundError(f"{folder} has a {CARD} and no {name}: copy the whole folder")
+    return folder / name
 
 
 def _made_again(name: str, arguments: dict[str, Any]) -> nn.Module:
