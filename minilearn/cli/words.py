@@ -20,7 +20,7 @@ from .values import Given, unknown
 COMMON = [
     Option("config", str | None, None, "a file of YAML with values; the words here win over it"),
     Option("print_config", bool, False, "print all values as YAML and end"),
-    Option("debug", bool, False, "show the traceback of an error"),
+    Option("debug", bool, False, "show where an error or a warning comes from"),
     Option("help", bool, False, "show this list and end"),
 ]
 SHORT = {"-c": "--config", "-h": "--help"}

@@ -69,9 +69,9 @@ def image_dls(
 
     Args:
         source: a folder of class folders, also below train, val and test; a flat folder, whose
-            pictures have no class (target -1); a .tar or .zip archive or a folder of such; a .csv
-            or .parquet table of paths and labels; a data set of the library `datasets`, the folder
-            in which one was saved, or "hf:NAME"
+            pictures have no class (target -1); a .tar or .zip archive, or a folder of such
+            (train-0001.tar, cats.zip); a .csv or .parquet table of paths and labels; a data set of
+            the library `datasets`, the folder in which one was saved, or "hf:NAME"
         bs: pictures in a training batch
         size: height and width that all pictures get; by default the size that most have
         channels: 3 for colours, 1 for grey
