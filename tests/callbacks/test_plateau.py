@@ -5,7 +5,6 @@ import math
 import pytest
 from torch.optim import lr_scheduler
 
-import minilearn  # noqa: F401  brings fit_one_cycle
 from minilearn.callbacks.monitor import Monitor
 from minilearn.callbacks.schedule import BatchSchedCB, PlateauCB
 from tests.rates import (

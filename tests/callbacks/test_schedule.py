@@ -8,7 +8,6 @@ import torch
 from torch import nn, optim
 from torch.optim import lr_scheduler
 
-import minilearn  # noqa: F401  brings fit_one_cycle
 from minilearn.callbacks.schedule import BaseSchedCB, BatchSchedCB, EpochSchedCB, PlateauCB
 from minilearn.callbacks.schedulers import (
     constant,
@@ -403,6 +402,23 @@ def test_a_schedule_goes_on_where_it_was_saved(make, tmp_path):
     _, used = fit(resumed, opt_func=optim.AdamW, n_epochs=2)
     ours = [(g[0]["lr"], g[0]["betas"]) for g in used.groups[:13]]
     assert ours == [(g[0]["lr"], g[0]["betas"]) for g in whole.groups[7:]]
+
+
+def test_a_state_that_is_loaded_in_a_fit_counts_at_once():
+    class Back(Callback):
+        order = Order.SAVE
+
+        def after_step(self, learn):
+            sched = learn.find(BatchSchedCB)
+            if learn.steps_done == 3:
+                self.state = sched.state_dict()
+            if learn.steps_done == 7:
+                sched.load_state_dict(self.state)
+
+    make = TORCH["cosine"]
+    _, used = fit(BatchSchedCB(make), Back(), n_epochs=2)
+    lrs = torchs(make, 16)
+    assert used.lrs == lrs[:7] + lrs[3:]
 
 
 def test_a_plateau_goes_on_with_all_its_counters():

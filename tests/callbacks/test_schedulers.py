@@ -8,7 +8,6 @@ import torch
 from torch import nn, optim
 from torch.optim import lr_scheduler
 
-import minilearn  # noqa: F401  brings fit_one_cycle
 from minilearn.callbacks.fields import ParamSchedCB
 from minilearn.callbacks.schedule import BatchSchedCB
 from minilearn.callbacks.schedulers import (

@@ -7,7 +7,6 @@ import pytest
 from torch import optim
 from torch.optim import lr_scheduler
 
-import minilearn  # noqa: F401  brings fit_one_cycle
 from minilearn.callbacks.schedule import BatchSchedCB, EpochSchedCB, PlateauCB
 from minilearn.callbacks.schedulers import (
     constant,
