@@ -5,7 +5,7 @@
 One thread. `bare`: TrainCB alone against the shortest loop. `typical`: loss, accuracy and a bar,
 against the shortest loop, and against one that keeps the same sums. `metric object`: torcheval's
 accuracy, worked off later. `dispatch`: five callbacks that do nothing, microseconds a step. What a
-fit costs however short it is, is a figure of its own, so the others are of fits of a thousand steps.
+fit costs however short it is, is a figure of its own, so the others are of a thousand steps.
 """
 
 import contextlib
