@@ -42,6 +42,8 @@ CORE = sorted(p.stem for p in (ROOT / "minilearn/core").glob("[a-z]*.py") if p.s
 CALLBACKS = ("training", "metrics", "gradients", "checkpoint", "schedule")
 TESTS = {
     "core": "core/*",
+    "core/damage": "test_damaged_files callbacks/test_checkpoint",
+    "core/lazy_method": "test_public_api",
     "core/place": "core/test_place test_resume_streams",
     "core/processes": "distributed/test_cases distributed/test_resumed",
     "core/weights": "test_weights",

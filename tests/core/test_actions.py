@@ -256,3 +256,15 @@ def test_an_owner_that_would_conflict_cannot_be_added_in_mid_fit():
         learn.fit(1, cbs=At("after_batch", lambda learn: learn.add_cb(Other())))
     assert learn.cbs == cbs
     learn.fit(1)
+
+
+def test_an_owner_that_hides_its_signature_is_called_as_any_other():
+    keeps = TrainCB()
+    keeps.zero_grad = vars  # a builtin, which clears nothing
+    ours, theirs, data = linear(), linear(), batches()
+    Learner(ours, (data,), F.mse_loss, 0.1, [keeps]).fit(1)
+    opt = torch.optim.SGD(theirs.parameters(), 0.1)
+    for x, y in data:
+        F.mse_loss(theirs(x), y).backward()
+        opt.step()
+    assert_same_weights(ours, theirs)

@@ -44,6 +44,16 @@ def test_callbacks_come_as_one_or_in_any_collection(make):
     assert trace.events and learn.cbs == [train]
 
 
+def test_an_object_of_another_library_may_be_the_only_callback():
+    class Foreign:
+        def after_step(self, learn):
+            self.seen = learn.steps_done
+
+    learn = Learner(linear(), toy_dls(), cbs=TrainCB())
+    learn.fit(1, cbs=(foreign := Foreign()))
+    assert foreign.seen == 2 and learn.cbs != [foreign]
+
+
 def test_a_class_stands_for_a_callback_made_without_arguments():
     learn = Learner(linear(), toy_dls(), cbs=TrainCB)
     assert isinstance(learn.cbs[0], TrainCB)
