@@ -192,13 +192,19 @@ def reach(test_file: str) -> dict[str, dict]:
     return json.loads(kept.read_text())
 
 
+def file_of(test: str) -> str:
+    return test.partition("::")[0]
+
+
 def tests_for(mutant: Mutant, tests: dict[str, dict]) -> tuple[list[str], float]:
     """Return the tests that reach a mutant (or its file), the fastest first, and their seconds."""
     parser = PythonParser(text=Path(mutant.file).read_text(encoding="utf-8"))
     parser.parse_source()
     lines = {test: parser.first_lines(tests[test].get(mutant.file, ())) for test in tests}
     near = [test for test in tests if parser.first_line(mutant.line) in lines[test]]
-    near = near or [test for test in tests if lines[test]] or list(tests)  # of processes of its own
+    if not near:  # it runs at import, or in processes of its own
+        files = {file_of(test) for test in tests if lines[test]}
+        near = [test for test in tests if file_of(test) in files] or list(tests)
     chosen, total = [], 0.0
     for test in sorted(near, key=lambda test: tests[test]["seconds"]):
         if total < LONGEST:

@@ -155,6 +155,12 @@ def test_what_is_patched_is_declared_and_nothing_else():
     assert rooms() == homes
 
 
+def test_a_method_is_the_function_of_its_room():
+    import minilearn.weights
+
+    assert minilearn.weights.save is Learner.save
+
+
 def test_a_method_of_a_users_own_stays_when_the_room_of_ours_is_imported_later():
     code = (
         "from minilearn import Learner\n"

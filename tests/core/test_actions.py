@@ -213,6 +213,13 @@ def test_actions_can_be_asked_for_outside_a_fit():
     assert torch.equal(learn.loss, F.mse_loss(learn.model(x), y))
     learn.backward()
     assert learn.model.weight.grad is not None
+    learn.opt, theirs = torch.optim.SGD(learn.model.parameters(), 0.1), linear()
+    learn.step()
+    F.mse_loss(theirs(x), y).backward()
+    torch.optim.SGD(theirs.parameters(), 0.1).step()
+    assert_same_weights(learn.model, theirs)
+    learn.zero_grad()
+    assert learn.model.weight.grad is None
 
 
 def test_a_subclass_may_extend_an_action_with_super():

@@ -13,7 +13,7 @@ from minilearn.core.exceptions import (
     CancelFitException,
     CancelRoundException,
 )
-from minilearn.core.history import History, format_value
+from minilearn.core.history import History, format_value, in_order
 
 
 class Columns(Callback):
@@ -31,6 +31,11 @@ def test_the_history_is_empty_before_the_first_fit_and_anew_with_each():
     learn.fit(3)
     learn.fit(2)
     assert learn.history["epoch"] == [0, 1]
+
+
+def test_columns_of_the_training_come_before_those_of_the_validation():
+    row = {"time": 1, "accuracy": 2, "train_accuracy": 3, "valid_loss": 4, "epoch": 5}
+    assert list(in_order(row)) == ["epoch", "valid_loss", "train_accuracy", "accuracy", "time"]
 
 
 def test_a_row_a_round_with_its_columns_in_order():

@@ -44,6 +44,14 @@ def test_callbacks_come_as_one_or_in_any_collection(make):
     assert trace.events and learn.cbs == [train]
 
 
+def test_metrics_are_short_for_the_usual_callbacks_and_not_beside_others():
+    learn = Learner(linear(), toy_dls(), metrics=F.l1_loss)
+    kinds = [type(cb).__name__ for cb in learn.cbs]
+    assert kinds == ["TrainCB", "DeviceCB", "MetricsCB", "ProgressCB"]
+    with pytest.raises(ValueError, match="short for a list of callbacks"):
+        Learner(linear(), toy_dls(), cbs=[TrainCB()], metrics=F.l1_loss)
+
+
 def test_an_object_of_another_library_may_be_the_only_callback():
     class Foreign:
         def after_step(self, learn):

@@ -30,7 +30,7 @@ def test_an_unknown_event_is_an_error_with_a_suggestion():
         TypeError, match="before_bacth is not an event; did you mean 'before_batch'"
     ):
         toy_learner().callback("before_bacth")
-    with pytest.raises(TypeError, match="register_level"):
+    with pytest.raises(TypeError, match=r"register_level\('lunch'\)"):
         toy_learner().callback("before_lunch")
 
 

@@ -1,11 +1,13 @@
 """Train and eval modes: set for each pass, frozen modules left alone, all put back."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
 from toys import At, toy_learner
 
-from minilearn.core.modes import hold, set_mode
+from minilearn.core.modes import hold, is_training, preserved_modes, set_mode
 
 
 def noisy_model():
@@ -65,3 +67,23 @@ def test_a_held_module_is_in_eval_at_once_and_takes_the_models_mode_when_it_is_l
     set_mode(model, training, [])
     hold(model[1], False, training)
     assert [m.training for m in model] == [training] * 4
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_module_held_or_let_go_within_comes_back_as_the_model_and_its_hold_say(training, frozen):
+    model = noisy_model().train(training)
+    hold(model[1], not frozen, training)
+    with preserved_modes(model):
+        model.train()
+        hold(model[1], frozen, True)
+    rest = [training] * 4
+    rest[1] = training and not frozen
+    assert [m.training for m in model] == rest
+
+
+def test_a_learner_that_does_not_say_whether_it_trains_has_a_model_that_does():
+    for training in (True, False):
+        bare = SimpleNamespace(model=noisy_model().train(training))
+        assert is_training(bare) is training
+        assert is_training(SimpleNamespace(model=bare.model, training=not training)) is not training

@@ -34,6 +34,8 @@ def test_a_near_name_is_found_whatever_its_case():
 def test_few_names_say_how_many_more_there_are():
     assert few(["a", "b"]) == "a, b"
     assert few(list("abcdef")) == "a, b, c, d and 2 more"
+    assert few(list("abcdefghij"), 3) == "a, b, c and 7 more"
+    assert few(list("abc"), 3) == "a, b, c"
 
 
 cells = st.text("ab é", max_size=5)
