@@ -6,7 +6,7 @@ import pytest
 import torch
 from toys import At, toy_dls, toy_learner
 
-from minilearn import Callback, CheckpointCB, MetricsCB
+from minilearn import Callback, CheckpointCB, DataLoaders, LoggerCB, MetricsCB
 from minilearn.callbacks import resume as resume_module
 
 COUNTED = ("before_round", "before_epoch", "after_step", "after_epoch", "after_round")
@@ -119,3 +119,83 @@ def test_that_check_sees_batches_that_are_measured_twice(tmp_path, monkeypatch):
     monkeypatch.setattr(resume_module, "begun_anew", lambda state: state)
     with pytest.raises(AssertionError):
         check_validation("after_batch", 0, tmp_path / "x.ckpt")
+
+
+# ---- what learn.log is given ----
+
+
+class Sink(LoggerCB):
+    """Keeps media by the number of their event, as a file does that is cut to what is known."""
+
+    files = {}  # by name, over resumes
+
+    def __init__(self, name):
+        super().__init__()
+        self.name = name
+
+    def _open(self):
+        self.media = self.files.setdefault(self.name, [])
+        del self.media[self.written :]
+
+    def _write(self, row):
+        self.media.append({name: value for name, value in row.items() if name != "time"})
+
+    def _media(self, name, value, step):
+        self.media.append((name, value.tolist(), step))
+        self.written += 1
+
+
+class Logs(Callback):
+    """Logs a number at every event of a fit; in a validation also a tensor."""
+
+
+def log_at(event):
+    def log(self, learn):
+        at = 0 if event == "before_epoch" else learn.iter  # there it is the pass before's
+        seen = 100 * learn.epoch + 10 * learn.steps_done + at
+        learn.log(**{event: float(seen)})
+        if event == "after_batch" and not learn.training:
+            learn.log(picture=torch.tensor([seen, learn.iter]))
+
+    return log
+
+
+for event in ("before_epoch", "before_batch", "after_loss", "after_batch", "after_epoch"):
+    setattr(Logs, event, log_at(event))
+
+
+def check_logged(event, batch, name, path):
+    """Save in a validation, the one called `name`; the resume gives the rows of the whole run."""
+
+    def in_validation(learn):
+        here = not learn.training and learn.valid_name == name
+        return here and learn.epoch == 1 and (event == "after_epoch" or learn.iter == batch)
+
+    def logging(cbs=()):
+        train, valid = toy_dls(n_valid=2)
+        dls = DataLoaders(train, valid, more=toy_dls(n_valid=2)[1])
+        cbs = [Logs(), MetricsCB(quiet=True), Sink(path.name), *cbs]
+        return toy_learner(cbs, dls)
+
+    Sink.files.clear()
+    saves = At(event, lambda learn: learn.save_checkpoint(path), when=in_validation)
+    logging([saves]).fit(3)
+    whole = Sink.files.pop(path.name)
+    stops = At(event, KeyboardInterrupt(), when=in_validation)
+    with pytest.raises(KeyboardInterrupt):
+        logging([saves, stops]).fit(3)
+    logging().fit(3, resume=path)
+    assert Sink.files[path.name] == whole
+
+
+@pytest.mark.parametrize("name", [None, "more"])
+@pytest.mark.parametrize("batch", [0, 1])
+@pytest.mark.parametrize("event", ["before_batch", "after_batch", "cleanup_batch", "after_epoch"])
+def test_what_a_validation_logs_counts_once_wherever_in_it_was_saved(event, batch, name, tmp_path):
+    check_logged(event, batch, name, tmp_path / "x.ckpt")
+
+
+def test_that_check_sees_values_that_are_logged_twice(tmp_path, monkeypatch):
+    monkeypatch.setattr(resume_module, "begun_anew", lambda state: state)
+    with pytest.raises(AssertionError):
+        check_logged("after_batch", 0, None, tmp_path / "x.ckpt")

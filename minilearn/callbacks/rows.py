@@ -107,6 +107,8 @@ class LoggerCB(Callback):
         self.rows: list[dict[str, Any]] = []
         self.storage = MetricStorage(self.window or self.every or 1)
         self._logged: dict[str, HistoryBuffer] = {}  # since the last epoch row
+        self._measured: dict[str, HistoryBuffer] = {}  # the same, of its validation
+        self._shown = 0  # media that were written in that
         self._pending: list[Any] = []  # rows, and media as (name, value, step)
         self.written = self._seen = self._step = 0
         self.resumed = self._opened = self._failed = False
@@ -144,8 +146,9 @@ class LoggerCB(Callback):
         rows = [dict(row) for row in learn.history[self._seen :]]
         self._seen = len(learn.history)
         if rows:
-            rows[-1].update((name, buffer.global_avg) for name, buffer in self._logged.items())
-            self._logged = {}
+            logged = {**self._logged, **self._measured}
+            rows[-1].update((name, buffer.global_avg) for name, buffer in logged.items())
+            self._logged, self._measured, self._shown = {}, {}, 0
         self._emit(*rows, again=True)
 
     def cleanup_fit(self, learn: Learner) -> None:
@@ -170,14 +173,17 @@ class LoggerCB(Callback):
         """Take what `learn.log` was given."""
         phase = "train_" if learn.training else f"{learn.valid_name or 'valid'}_"
         phase = phase if "epoch" in learn.levels else ""
+        logged = self._logged if phase in ("", "train_") else self._measured
         for name, value in values.items() if self._on else ():
             if isinstance(value, Number) or getattr(value, "numel", lambda: 0)() == 1:
                 if self.every and phase == "train_":
                     named: dict[str, Any] = {name: value}
                     self.storage.update(smooth=smooth, **named)
-                self._logged.setdefault(phase + name, HistoryBuffer(1)).update(value)
+                logged.setdefault(phase + name, HistoryBuffer(1)).update(value)
             else:
+                before = self.written
                 self._emit((name, value, learn.steps_done))
+                self._shown += self.written - before if logged is self._measured else 0
 
     def _emit(self, *items: Any, again: bool = False) -> None:
         self._pending += items if self._on else ()
@@ -230,22 +236,38 @@ class LoggerCB(Callback):
         """Return how many rows were written, and what the next ones need."""
         return {
             "counts": [self.written, self._seen, self._step],
+            "shown": self._shown,
             "pending": [item for item in self._pending if isinstance(item, dict)],
             "storage": self.storage.state_dict(),
-            "logged": {name: buffer.state_dict() for name, buffer in self._logged.items()},
+            "logged": _states(self._logged),
+            "measured": _states(self._measured),
+            "measuring": True,  # see `begun_anew`
             "run_id": self.run_id,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on after these rows; to be called after `before_fit`."""
         self.resumed, self.run_id = True, state["run_id"]
-        self.written, self._seen, self._step = state["counts"]
+        written, self._seen, self._step = state["counts"]
+        if not self._opened:  # else media came since, the second time that this is loaded
+            self.written = written - (0 if state["measuring"] else state["shown"])
         self._pending = list(state["pending"])
         self.storage.load_state_dict(state["storage"])
-        self._logged = {name: HistoryBuffer(1) for name in state["logged"]}
-        for name, saved in state["logged"].items():
-            self._logged[name].load_state_dict(saved)
+        self._logged = _buffers(state["logged"])
+        if state["measuring"]:  # else a validation begins, and what it gave so far stays
+            self._measured, self._shown = _buffers(state["measured"]), state["shown"]
 
     def __repr__(self) -> str:
         """Show how often it writes."""
         return f"{type(self).__name__}(every={self.every})"
+
+
+def _states(buffers: dict[str, HistoryBuffer]) -> dict[str, Any]:
+    return {name: buffer.state_dict() for name, buffer in buffers.items()}
+
+
+def _buffers(states: dict[str, Any]) -> dict[str, HistoryBuffer]:
+    buffers = {name: HistoryBuffer(1) for name in states}
+    for name, saved in states.items():
+        buffers[name].load_state_dict(saved)
+    return buffers
