@@ -109,6 +109,31 @@ def test_a_stateful_dataloader_tells_its_place(tmp_path):
         check_goes_on(tmp_path / str(workers), make)
 
 
+def check_generator_of_a_stateful_dataloader(folder, n):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+
+    def make():
+        generator = torch.Generator().manual_seed(3)
+        return stateful.StatefulDataLoader(
+            Numbers(), 4, shuffle=True, generator=generator, num_workers=n
+        )
+
+    check_goes_on(folder, make)
+
+
+@pytest.mark.parametrize("n_workers", [0, 2])
+def test_a_stateful_dataloader_with_a_generator_goes_on_with_the_next_order(n_workers, tmp_path):
+    check_generator_of_a_stateful_dataloader(tmp_path, n_workers)
+
+
+def test_that_check_sees_a_generator_that_torchdata_leaves_elsewhere(tmp_path, monkeypatch):
+    tell = stream_module.own_state
+    forgetful = lambda dl: (tell(dl) or {}) | {"generator": None}  # noqa: E731
+    monkeypatch.setattr(stream_module, "own_state", forgetful)
+    with pytest.raises(AssertionError):
+        check_generator_of_a_stateful_dataloader(tmp_path, 0)
+
+
 def test_a_shortened_loader_goes_on_shortened(tmp_path):
     make = lambda: DataLoader(Numbers(), 4, shuffle=True)  # noqa: E731
     check_goes_on(tmp_path, make, cbs=lambda: [LimitBatchesCB(train=4)])

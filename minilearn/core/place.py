@@ -54,7 +54,11 @@ def _unwrapped(dl: Any) -> Any:
 def own_state(dl: Any) -> dict[str, Any] | None:
     """Return the place that a loader, or the streamed data set behind it, can tell by itself."""
     owner = _teller(dl)
-    return None if owner is None else owner.state_dict()
+    if owner is None:
+        return None
+    generator = getattr(owner, "generator", None)
+    of_loader = generator.get_state() if isinstance(generator, torch.Generator) else None
+    return {"place": owner.state_dict(), "generator": of_loader}
 
 
 def behind(dl: Any, n: int, told: dict[str, Any] | None, exact: bool = False) -> Iterator[Any]:
@@ -72,8 +76,11 @@ def behind(dl: Any, n: int, told: dict[str, Any] | None, exact: bool = False) ->
     if hasattr(dl, "shortened_to"):
         return islice(behind(dl.dl, n, told, exact), max(dl.shortened_to - n, 0))
     if told is not None and (owner := _teller(dl)) is not None:
-        owner.load_state_dict(told)
-        return iter(dl)
+        owner.load_state_dict(told["place"])
+        batches = iter(dl)
+        if told["generator"] is not None:  # torchdata's loader leaves it short of one draw, which
+            owner.generator.set_state(told["generator"])  # gives the next pass another order
+        return batches
     if callable(getattr(dl, "batches", None)):  # one of ours: order and random numbers have seeds
         return dl.batches(n)
     counts = isinstance(dl, DataLoader) and not isinstance(dl.dataset, IterableDataset)
@@ -110,7 +117,7 @@ def use_up(dl: Any, told: dict[str, Any] | None) -> None:
         next(iter(owner), None)
         states.append(repr(owner.state_dict()))
     if states[1] != states[2]:
-        owner.load_state_dict(told)
+        owner.load_state_dict(told["place"])
 
 
 def _teller(dl: Any) -> Any:
