@@ -437,3 +437,77 @@ def test_loaders_and_generators_stay_where_they_were():
         learn.get_preds(dl)
     assert counts.passes == 0
     assert torch.equal(shuffled.generator.get_state(), state)
+
+
+class Total:
+    """Adds up, as a metric does."""
+
+    def __init__(self, within=None):
+        self.n, self.within = 0, within
+
+    def reset(self):
+        self.n = 0
+
+
+def test_metrics_that_refer_to_each_other_do_so_in_a_pass_inside_a_fit_too():
+    class Measures(Callback):
+        in_probe = True
+
+        def __init__(self):
+            self.total = Total()
+            self.all = Total(self.total)
+
+        def after_batch(self, learn):
+            self.total.n += 1
+
+        def after_epoch(self, learn):
+            seen.append((self.all.within is self.total, self.all.within.n))
+
+    seen, measures = [], Measures()
+    learn = small_learner(cbs=[measures])
+    learn.validate(learn.dls.train)
+    assert seen == [(True, 3)]
+    assert measures.total.n == 0 and measures.all.within is measures.total
+
+
+def test_models_and_classes_with_a_reset_are_no_metrics():
+    class Net(nn.Linear):
+        calls = 0
+
+        def reset(self): ...
+
+        def forward(self, x):
+            self.calls += 1
+            return super().forward(x)
+
+    class HoldsThem(Callback):
+        in_probe = True
+
+        def __init__(self, net, kind):
+            self.net, self.kind = net, kind
+
+        def after_predict(self, learn):
+            self.net(learn.batch[0])
+            self.kind.seen = learn.iter
+
+    class Kind(Total): ...
+
+    net = Net(3, 2)
+    learn = small_learner(cbs=[HoldsThem(net, Kind)])
+    learn.validate(learn.dls.train)
+    assert net.calls == 3 and Kind.seen == 2
+
+
+def test_a_probe_leaves_the_settings_of_the_optimizer_as_they_were():
+    learn = small_learner("torch")  # whose optimizer the probe shares
+    seen = []
+
+    def probe(learn):
+        group = learn.opt.param_groups[0]
+        before = dict(group)
+        learn.dry_run(cbs=LambdaCB(after_step=lambda o: o.opt.param_groups[0].update(extra=1)))
+        seen.append(learn.opt.param_groups[0] is group and dict(group) == before)
+
+    learn.on("after_batch", probe, once=True)
+    learn.fit(1)
+    assert seen == [True]

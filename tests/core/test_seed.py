@@ -28,6 +28,14 @@ def test_a_seed_fixes_python_numpy_and_torch():
     assert draws() != first
 
 
+@pytest.mark.parametrize("seed", [0, 7, 2**32 - 1])
+def test_a_seed_is_that_of_each_library(seed):
+    random.seed(seed), np.random.seed(seed), torch.manual_seed(seed)
+    theirs = draws()
+    set_seed(seed)
+    assert draws() == theirs
+
+
 def test_a_seed_beyond_what_numpy_takes_is_fine():
     set_seed(2**40)
     first = draws()
