@@ -10,7 +10,7 @@ from torch import nn
 from toys import toy_learner
 
 from minilearn import EMACB, Learner, load_model
-from minilearn.core.weights import clean_name
+from minilearn.core.weights import clean_name, load_state
 from minilearn.inspecting import contents
 from minilearn.weights import read_weights
 
@@ -137,6 +137,17 @@ def test_another_model_is_a_table(tmp_path):
     lines = str(e.value).splitlines()
     assert lines[1].split() == ["tensor", "model", "file"]
     assert "0.weight  [5, 3]  [4, 3]" in lines and "2.bias    -       [1]" in lines
+
+
+@pytest.mark.parametrize(("n", "end"), [(20, "19.weight  [1, 1]  [2, 1]"), (23, "... and 3 more")])
+def test_a_long_table_says_how_much_more_there_is(n, end):
+    ours, theirs = (nn.Sequential(*(nn.Linear(1, k, bias=False) for _ in range(n))) for k in (1, 2))
+    with pytest.raises(
+        ValueError, match="strict=False loads what fits, and nothing does"
+    ) as caught:
+        load_state(ours, theirs.state_dict())
+    head, *lines = str(caught.value).splitlines()
+    assert lines[-1].strip() == end and len(lines) == 1 + min(n, 20) + (n > 20)
 
 
 def test_strict_false_loads_what_fits_and_says_what_does_not(tmp_path):

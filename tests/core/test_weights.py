@@ -8,7 +8,6 @@ import torch
 from torch import nn, optim
 from toys import assert_same_weights, batches, linear, toy_dls, toy_learner, train_by_hand
 
-import minilearn.inference  # noqa: F401  adds validate and get_preds
 from minilearn.callbacks.device import DeviceCB
 from minilearn.callbacks.metrics import MetricsCB
 from minilearn.callbacks.progress import ProgressCB

@@ -13,7 +13,6 @@ from minilearn.callbacks.training import TrainCB
 from minilearn.core.learner import Learner
 from minilearn.core.train_learner import MomentumLearner, TrainLearner
 from minilearn.data import DataLoaders, fashion_mnist
-from minilearn.insight import diagnosis  # noqa: F401  adds the method
 from minilearn.insight.gradient_stats import GradientStats
 from minilearn.nn import act_gr, get_model, init_weights
 from tests.insight.test_lr_finder import check_no_trace

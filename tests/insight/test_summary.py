@@ -10,7 +10,6 @@ from minilearn.callbacks.metrics import MetricsCB
 from minilearn.callbacks.training import TrainCB
 from minilearn.core.history import History
 from minilearn.core.learner import Learner
-from minilearn.insight import curves  # noqa: F401  adds the method
 from minilearn.insight.summary import summarize
 from tests.insight.test_lr_finder import adam, check_no_trace
 from tests.toys import toy_learner
