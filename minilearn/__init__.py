@@ -4,14 +4,25 @@ Every public name stands in `__init__.pyi`, with the room that it comes from. A 
 when a name of it is first used, so this costs little more than importing torch.
 """
 
+import ast
+import sys
+from importlib import import_module, resources
+from importlib.util import find_spec
 from typing import Any
 
-from lazy_loader import attach_stub
+from lazy_loader import attach
 
-_import, __dir__, __all__ = attach_stub(__name__, __file__)
+# by way of the loader, which may read a zip
+_stub = ast.parse(resources.files(__name__).joinpath("__init__.pyi").read_text("utf-8"))
+_rooms = [node for node in _stub.body if isinstance(node, ast.ImportFrom)]
+_import, __dir__, __all__ = attach(
+    __name__, submod_attrs={str(room.module): [name.name for name in room.names] for room in _rooms}
+)
 
 
 def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return _import(name)
     if name == "__version__":
         from importlib.metadata import version  # takes a while, so not at import
 
@@ -20,4 +31,9 @@ def __getattr__(name: str) -> Any:
         from .core.batch import default_device
 
         return default_device()
-    return _import(name)
+    if not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
+        return import_module(f"{__name__}.{name}")  # a room itself
+    from .core.text import did_you_mean
+
+    text = f"module {__name__!r} has no attribute {name!r}{did_you_mean(name, __all__, n=1)}"
+    raise AttributeError(text, name=name, obj=sys.modules[__name__])

@@ -56,7 +56,10 @@ def _run(words: Sequence[str]) -> int | None:
 
 
 def _overview() -> str:
-    lines = [f"  {name:<8}  {command.about.splitlines()[0]}" for name, command in COMMANDS.items()]
+    lines = [
+        f"  {name:<8}  {(command.about.splitlines() or [''])[0]}"
+        for name, command in COMMANDS.items()
+    ]
     commands = "\n".join(lines)
     return (
         "usage: minilearn COMMAND [options]\n\nTrain networks with minilearn, and use them.\n\n"

@@ -915,7 +915,6 @@ def test_a_subclass_may_replace_before_fit():
 
 @pytest.mark.parametrize("given", [accuracy, [accuracy], {"accuracy": te.MulticlassAccuracy()}])
 def test_the_shorthand_takes_one_metric_a_list_or_a_dict(given):
-
     x, y = labels(8)
     learn = Learner(AsIs(), (cut(4, x, y),), F.cross_entropy, 0.0, metrics=given)
     assert [type(cb).__name__ for cb in learn.cbs] == [

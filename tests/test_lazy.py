@@ -1,0 +1,237 @@
+"""Rooms that are imported when a name is first used: nobody notices but the clock."""
+
+import inspect
+import multiprocessing
+import pydoc
+import rlcompleter
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+
+import minilearn
+from minilearn import Learner
+from minilearn.core import lazy_method
+from minilearn.core.lazy_method import LazyMethod, method_of
+
+PACKAGE = Path(minilearn.__file__).parent
+
+
+def run(code, *options, **kwargs):
+    """Run a program in a fresh process, and return what it printed."""
+    command = [sys.executable, *options, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, **kwargs)
+    assert not done.returncode, done.stderr
+    return done.stdout.strip()
+
+
+# ---- names of the package ----
+
+
+def test_a_name_that_is_not_there_is_an_error_with_the_next_best():
+    with pytest.raises(AttributeError, match="no attribute 'Leaner'; did you mean 'Learner'"):
+        minilearn.Leaner  # noqa: B018
+    with pytest.raises(ImportError, match="cannot import name 'Nope' from 'minilearn'"):
+        from minilearn import Nope  # noqa: F401
+    assert not hasattr(minilearn, "x") and not hasattr(minilearn, "__main__")
+
+
+def test_rooms_are_attributes_of_the_package_before_they_are_imported():
+    code = (
+        "import minilearn, minilearn.callbacks.schedule as s\n"
+        "print([hasattr(minilearn, n) for n in ('optim', 'data', 'export', 'all')], s.__name__)"
+    )
+    assert run(code) == "[True, True, True, True] minilearn.callbacks.schedule"
+
+
+@pytest.mark.parametrize("options", [(), ("-O",), ("-OO",)])
+def test_all_names_at_once_are_there_eagerly_too(options):
+    code = "from minilearn import *\nprint(fit.__module__, lsuv_init.__module__)"
+    eager = {"EAGER_IMPORT": "1", "PATH": ""}
+    rooms = "minilearn.callbacks.recipes minilearn.nn.init"
+    assert run(code, *options, env=eager, cwd=PACKAGE.parent) == rooms
+
+
+def zipped(folder, without=()):
+    path = folder / "packages.zip"
+    with zipfile.ZipFile(path, "w") as file:
+        for each in PACKAGE.rglob("*.py*"):
+            if each.suffix in (".py", ".pyi") and each.name not in without:
+                file.write(each, Path("minilearn") / each.relative_to(PACKAGE))
+    return path
+
+
+IN_ZIP = (
+    "import sys\n"
+    "sys.path.insert(0, sys.argv[1])\n"
+    "import minilearn, torch\n"
+    "assert '.zip' in minilearn.__file__\n"
+    "minilearn.Learner(torch.nn.Linear(1, 1)).freeze()\n"
+    "print(minilearn.freezing.__file__)"
+)
+
+
+def in_zip(path, folder):
+    command = [sys.executable, "-c", IN_ZIP, str(path)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder)
+
+
+def test_the_package_runs_from_a_zip(tmp_path):
+    done = in_zip(zipped(tmp_path), tmp_path)
+    assert "packages.zip" in done.stdout, done.stderr
+
+
+def test_that_check_sees_a_zip_without_the_stub(tmp_path):
+    assert in_zip(zipped(tmp_path, without=["__init__.pyi"]), tmp_path).returncode
+
+
+def test_files_of_a_user_by_the_names_of_rooms_are_left_alone(tmp_path):
+    for name in ("optim", "weights", "freezing", "core", "lazy", "export"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('not ours')")
+    code = "import minilearn\nprint(minilearn.Learner.save.__module__)"
+    assert run(code, cwd=tmp_path) == "minilearn.weights"
+
+
+# ---- methods of the Learner ----
+
+
+def test_help_completion_and_sources_see_the_methods():
+    assert "save(self" in pydoc.plain(pydoc.render_doc(Learner))
+    assert inspect.getdoc(Learner.save) in inspect.getdoc(Learner(None).save)
+    assert "averaged" in inspect.signature(Learner.save).parameters
+    assert "def save" in inspect.getsource(Learner.save)
+    assert not [n for n, x in inspect.getmembers(Learner) if isinstance(x, LazyMethod)]
+    found = rlcompleter.Completer({"learn": Learner(None)}).attr_matches("learn.save")
+    assert "learn.save(" in found
+
+
+PATCHED = (
+    "from unittest import mock\n"
+    "from minilearn import Learner\n"
+    "{first}\n"
+    "with mock.patch.object(Learner, 'save'): pass\n"
+    "with mock.patch.object(Learner, 'load', autospec=True): pass\n"
+    "print(Learner.save.__module__, Learner.load.__module__, *vars(Learner).keys() & dict(save=0))"
+)
+
+
+@pytest.mark.parametrize("first", ["", "import minilearn.weights"])
+def test_what_a_mock_replaced_is_ours_again(first):
+    assert run(PATCHED.format(first=first)) == "minilearn.weights minilearn.weights"
+
+
+def test_a_method_that_fastcore_patches_can_go_on_with_ours():
+    code = (
+        "from fastcore.basics import patch\n"
+        "from minilearn import Learner\n"
+        "@patch\n"
+        "def freeze(self: Learner, *patterns):\n"
+        "    return self._orig_freeze(*patterns)\n"
+        "import torch, minilearn.freezing\n"
+        "learn = Learner(torch.nn.Linear(1, 1))\n"
+        "learn.freeze('bias')\n"
+        "print(learn.model.bias.requires_grad)"
+    )
+    assert run(code) == "False"
+
+
+def test_threads_that_ask_for_a_method_at_once_all_get_it():
+    code = (
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from minilearn import Learner\n"
+        "with ThreadPoolExecutor(8) as pool:\n"
+        "    got = list(pool.map(lambda i: Learner.lr_find, range(8)))\n"
+        "print(len(set(got)), got[0].__name__)"
+    )
+    assert run(code) == "1 lr_find"
+
+
+ROOM = """
+from minilearn.core.lazy_method import method_of
+from owners import Owner
+
+@method_of(Owner)
+def method(self):
+    return helper()
+
+import owners
+if owners.breaks:
+    owners.breaks = False
+    raise KeyboardInterrupt
+
+def helper():
+    return "whole"
+"""
+
+
+def broken_off(folder, monkeypatch):
+    """Ask for a method whose room is broken off behind it, and return its owner."""
+    (folder / "minilearn_room.py").write_text(ROOM)
+    module = type(sys)("owners")
+    module.breaks = True
+    module.Owner = type("Owner", (), {"method": LazyMethod("room")})
+    monkeypatch.setitem(sys.modules, "owners", module)
+    monkeypatch.syspath_prepend(folder)
+    real = lazy_method.import_module
+    rename = lambda name: real(name.replace("minilearn.", "minilearn_"))  # noqa: E731
+    monkeypatch.setattr(lazy_method, "import_module", rename)
+    with pytest.raises(KeyboardInterrupt):
+        module.Owner().method  # noqa: B018
+    assert "minilearn_room" not in sys.modules
+    return module.Owner
+
+
+def test_a_room_whose_import_was_broken_off_is_imported_again(tmp_path, monkeypatch):
+    owner = broken_off(tmp_path, monkeypatch)
+    assert owner().method() == "whole"
+    del sys.modules["minilearn_room"]
+
+
+def test_that_check_sees_half_a_room(tmp_path, monkeypatch):
+    """Broken: a method takes its place while its room is still being imported."""
+    put = lambda owner: lambda f: setattr(owner, f.__name__, f)  # noqa: E731
+    monkeypatch.setattr(lazy_method, "method_of", put)
+    with pytest.raises(NameError):
+        broken_off(tmp_path, monkeypatch)().method()
+
+
+def test_a_room_that_asks_for_its_own_method_too_early_is_told():
+    class Owner:
+        split = LazyMethod("optim")  # which gives this owner none
+
+    with pytest.raises(AttributeError, match="not there before minilearn.optim is whole"):
+        Owner().split  # noqa: B018
+
+
+def test_a_room_that_is_loaded_again_gives_its_new_method():
+    class Owner:
+        value = LazyMethod("optim")
+
+    for n in (1, 2):
+
+        def value(self, n=n):
+            return n
+
+        method_of(Owner)(value)
+        assert Owner().value() == n
+
+
+def test_mocks_of_the_class_know_its_methods():
+    spec = mock.create_autospec(Learner)
+    with pytest.raises(TypeError):
+        spec.save(1, 2, 3, 4, 5)
+
+
+def freezes(learn):
+    learn.freeze("bias")
+    return [p.requires_grad for p in learn.model.parameters()]
+
+
+def test_a_learner_goes_to_a_process_that_starts_from_nothing():
+    learn = Learner(torch.nn.Linear(1, 1), cbs=[minilearn.TrainCB()])
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(freezes, (learn,)) == [True, False]
