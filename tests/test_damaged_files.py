@@ -13,7 +13,7 @@ from torch import nn
 from minilearn import load_learner, load_model
 from minilearn import weights as weights_module
 from minilearn.cli import main
-from minilearn.core.damage import DamagedFile
+from minilearn.core.damage import DamagedFile, reading
 from tests.test_export import Unknown, learner
 
 CARD, WEIGHTS, GRAPH = "card.json", "model.safetensors", "model.pt2"
@@ -172,6 +172,22 @@ def test_a_cut_file_of_a_whole_learner_is_named(tmp_path):
     path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(DamagedFile, match="learn.pkl is no complete file of a Learner"):
         load_learner(path, trust=True)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ValueError("it is cut.\nsecond line"), "it is cut"),
+        (KeyError("name"), "KeyError: 'name'"),
+        (TypeError("no list"), "TypeError: no list"),
+        (EOFError(), "EOFError"),
+    ],
+)
+def test_the_reason_is_the_first_line_of_the_error_or_its_kind(error, reason):
+    with pytest.raises(DamagedFile) as caught, reading("a.pt", "file", "Copy it."):
+        raise error
+    assert str(caught.value) == f"a.pt is no complete file: {reason}. Copy it."
+    assert caught.value.__cause__ is error
 
 
 @pytest.mark.parametrize("command", ["predict", "eval"])

@@ -457,6 +457,14 @@ def test_an_error_saves_what_there_was_and_leaves(tmp_path):
     assert again.steps_done == 12
 
 
+def test_neither_weights_that_are_not_finite_nor_what_nobody_wants_is_saved_at_an_error(tmp_path):
+    for error, wanted in ((FloatingPointError("nan"), True), (OSError("gone"), False)):
+        saver = CheckpointCB(tmp_path, on_exception=wanted)
+        with pytest.raises(type(error)):
+            toy_learner([saver, At("after_step", error)]).fit(1)
+        assert newest_first(tmp_path) == []
+
+
 def test_patience_goes_on(tmp_path):
     def learner():
         stop = EarlyStopCB("value", "min", patience=3)

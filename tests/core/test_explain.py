@@ -71,6 +71,17 @@ def test_levels_of_one_s_own_are_shown_too():
     hears = Callback()
     hears.before_verse = lambda learn: None
     assert explained([TrainCB(), hears])["before_verse"] == "Callback[60]"
+    rows = explain_rows(toy_learner([hears]))
+    assert (0, "before_verse", "Callback[60]") in rows
+
+
+def test_what_runs_in_a_batch_stands_at_one_indent_and_what_makes_an_update_at_the_next():
+    indents = {name: indent for indent, name in SCRIPT}
+    names = list(indents)
+    forward = names[names.index("predict*") : names.index("before_backward")]
+    update = names[names.index("before_backward") : names.index("after_batch")]
+    assert {indents[name] for name in forward} == {indents["before_batch"] + 1}
+    assert {indents[name] for name in update} == {indents["before_batch"] + 2}
 
 
 def test_the_text_indents_by_level_and_is_printed(capsys):

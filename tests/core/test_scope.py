@@ -443,7 +443,7 @@ class Total:
     """Adds up, as a metric does."""
 
     def __init__(self, within=None):
-        self.n, self.within = 0, within
+        self.n, self.seen, self.within = 0, [], within
 
     def reset(self):
         self.n = 0
@@ -459,6 +459,7 @@ def test_metrics_that_refer_to_each_other_do_so_in_a_pass_inside_a_fit_too():
 
         def after_batch(self, learn):
             self.total.n += 1
+            self.total.seen.append(learn.iter)
 
         def after_epoch(self, learn):
             seen.append((self.all.within is self.total, self.all.within.n))
@@ -467,7 +468,11 @@ def test_metrics_that_refer_to_each_other_do_so_in_a_pass_inside_a_fit_too():
     learn = small_learner(cbs=[measures])
     learn.validate(learn.dls.train)
     assert seen == [(True, 3)]
-    assert measures.total.n == 0 and measures.all.within is measures.total
+    assert (
+        measures.total.n == 0
+        and measures.total.seen == []
+        and measures.all.within is measures.total
+    )
 
 
 def test_models_and_classes_with_a_reset_are_no_metrics():
