@@ -43,7 +43,8 @@ CALLBACKS = ("training", "metrics", "gradients", "checkpoint", "schedule")
 TESTS = {
     "core": "core/*",
     "core/damage": "test_damaged_files callbacks/test_checkpoint",
-    "core/lazy_method": "test_public_api",
+    "core/lazy_method": "test_lazy test_public_api",
+    "core/learner": "core/* test_resume",
     "core/place": "core/test_place test_resume_streams",
     "core/processes": "distributed/test_cases distributed/test_resumed",
     "core/weights": "test_weights",

@@ -117,5 +117,6 @@ def test_a_stream_that_tells_its_place_is_asked_and_none_that_workers_copy():
     assert own_state(DataLoader(data, 2)) == own_state(data) == told
     assert own_state(SimpleNamespace(dl=data, shortened_to=3)) == told
     assert own_state(DataLoader(data, 2, num_workers=1)) is None is own_state(NUMBERS)
-    batches = behind(DataLoader(data, 2), 99, {"place": 2})
+    assert own_state(SimpleNamespace(dataset=data, num_workers=0)) is None  # may read it anyhow
+    batches = behind(DataLoader(data, 2), 99, told | {"place": {"place": 2}})
     assert [batch.tolist() for batch in batches] == [[3, 4], [5, 6]]
