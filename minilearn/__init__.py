@@ -31,8 +31,9 @@ def __getattr__(name: str) -> Any:
         from .core.batch import default_device
 
         return default_device()
-    if not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
-        return import_module(f"{__name__}.{name}")  # a room itself
+    is_room = name.isidentifier() and not name.startswith("_")
+    if is_room and find_spec(f"{__name__}.{name}") is not None:
+        return import_module(f"{__name__}.{name}")
     from .core.text import did_you_mean
 
     text = f"module {__name__!r} has no attribute {name!r}{did_you_mean(name, __all__, n=1)}"
