@@ -139,6 +139,14 @@ def test_another_model_is_a_table(tmp_path):
     assert "0.weight  [5, 3]  [4, 3]" in lines and "2.bias    -       [1]" in lines
 
 
+def test_what_fits_is_not_loaded_in_part_unless_that_is_asked_for():
+    ours, theirs = nn.Sequential(nn.Linear(2, 1), nn.Linear(1, 1)), nn.Sequential(nn.Linear(2, 1))
+    before = ours[0].weight.clone()
+    with pytest.raises(ValueError, match="strict=False loads what fits"):
+        load_state(ours, theirs.state_dict())
+    assert torch.equal(ours[0].weight, before)
+
+
 @pytest.mark.parametrize(("n", "end"), [(20, "19.weight  [1, 1]  [2, 1]"), (23, "... and 3 more")])
 def test_a_long_table_says_how_much_more_there_is(n, end):
     ours, theirs = (nn.Sequential(*(nn.Linear(1, k, bias=False) for _ in range(n))) for k in (1, 2))

@@ -253,10 +253,8 @@ def _undo_tensors(model: Any) -> Callable[[], None]:
 
 def _undo_opt(opt: Any) -> Callable[[], None]:
     """Keep an optimizer's state and settings; its parameters stay the same objects."""
-    if opt is None:
-        return lambda: None
     groups = getattr(opt, "param_groups", None)
-    if groups is None:  # a notebook's own optimizer: all its attributes but tensors that train
+    if groups is None:  # none yet, or a notebook's own: all its attributes but tensors that train
         return _undo_attributes(opt)
     memo = {id(p): p for group in groups for p in group["params"]}
     settings, state = copy.deepcopy((list(groups), dict(opt.state)), memo)

@@ -304,3 +304,10 @@ def test_n_steps_equal_by_hand_to_a_loop_over_a_repeated_stream():
         opt.step()
         opt.zero_grad()
     assert_same_weights(ours, theirs)
+
+
+def test_the_last_batch_of_a_long_pass_is_known_as_such():
+    last, data = [], batches(300)
+    note = At("after_batch", lambda learn: last.append(learn.iter), lambda o: o.is_last, 9)
+    toy_learner([note], (data,)).fit(1)
+    assert last == [299]
