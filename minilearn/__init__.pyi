@@ -57,14 +57,19 @@ from .core.history import History
 from .core.learner import Learner
 from .core.seed import set_seed
 from .core.train_learner import MomentumLearner, TrainLearner
-from .data.building import Dataset, get_dls
-from .data.fashion_mnist import fashion_mnist
-from .data.hub import collate_dict, inplace
+from .data import (
+    ArrayLoader,
+    DataLoaders,
+    Dataset,
+    SeededLoader,
+    collate_dict,
+    fashion_mnist,
+    get_dls,
+    image_dls,
+    inplace,
+)
 from .data.images import read_image
-from .data.loaders import DataLoaders
-from .data.picture_loaders import image_dls
 from .data.pipeline import Pipeline
-from .data.seeded import ArrayLoader, SeededLoader
 from .export import load_learner
 from .infer import Prediction
 from .inference import Results
@@ -79,26 +84,29 @@ from .insight.hooks import Hook, Hooks, HooksCallback
 from .insight.interpret import Interpretation
 from .insight.lr_finder import LRFinderCB
 from .insight.plotting import get_grid, plot_func, show_image, show_images, subplots
-from .nn.augment import (
+from .nn import (
+    Dropout,
+    GeneralRelu,
+    GlobalAvgPool,
     RandCopy,
     RandErase,
     RandomCrop,
     RandomFlip,
-    rand_copy,
-    rand_erase,
-)
-from .nn.init import init_weights, lsuv, lsuv_init
-from .nn.layers import (
-    Dropout,
-    GeneralRelu,
-    GlobalAvgPool,
     ResBlock,
     act_gr,
     cnn_layers,
     conv,
+    create_model,
+    get_model,
+    init_weights,
+    list_models,
+    lsuv,
+    lsuv_init,
+    rand_copy,
+    rand_erase,
+    register_model,
+    resnet,
 )
-from .nn.models import get_model, resnet
-from .nn.registry import create_model, list_models, register_model
 from .optim import optimizer, param_groups
 from .weights import load_model
 

@@ -235,3 +235,40 @@ def test_a_learner_goes_to_a_process_that_starts_from_nothing():
     learn = Learner(torch.nn.Linear(1, 1), cbs=[minilearn.TrainCB()])
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.apply(freezes, (learn,)) == [True, False]
+
+
+# ---- what is imported, and whose method counts ----
+
+
+def test_a_method_of_a_users_own_stays_when_the_room_of_ours_is_imported_later():
+    code = (
+        "from minilearn import Learner\n"
+        "Learner.save = lambda self: 'mine'\n"
+        "import minilearn.weights\n"
+        "print(Learner(None).save())"
+    )
+    assert run(code) == "mine"
+
+
+def test_a_subclass_may_go_on_with_our_method_that_was_not_imported_yet():
+    code = (
+        "import sys\n"
+        "from minilearn import Learner\n"
+        "class Mine(Learner):\n"
+        "    def freeze(self, *patterns):\n"
+        "        assert 'minilearn.freezing' not in sys.modules\n"
+        "        return super().freeze(*patterns)\n"
+        "import torch\n"
+        "learn = Mine(torch.nn.Linear(1, 1))\n"
+        "learn.freeze('bias')\n"
+        "print([n for n, p in learn.model.named_parameters() if not p.requires_grad])"
+    )
+    assert run(code) == "['bias']"
+
+
+def test_a_name_brings_its_room_and_little_else():
+    code = "import sys\nfrom minilearn import Learner, TrainCB\nprint(*sys.modules)"
+    ours = {name for name in run(code).split() if name.startswith("minilearn.")}
+    core = {f"minilearn.core.{path.stem}" for path in (PACKAGE / "core").glob("[a-z]*.py")}
+    rest = {"minilearn.core", "minilearn.callbacks", "minilearn.callbacks.training"}
+    assert ours <= core | rest

@@ -33,10 +33,10 @@ def timings(self: Learner) -> History:
     first rows sum up "model" (the five actions), "callbacks", "data", and the rest, "loop".
 
     Raises:
-        ValueError: there was no TimerCB.
+        AttributeError: there was no TimerCB.
     """
     if (found := vars(self).get("_timings")) is None:
-        raise ValueError("nothing was timed: fit(..., cbs=TimerCB()) first")
+        raise AttributeError("nothing was timed: fit(..., cbs=TimerCB()) first")
     return found
 
 

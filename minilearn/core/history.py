@@ -1,6 +1,6 @@
 """The record of a fit: one row a round.
 
-Stands on patched, text and the standard library; pandas is asked for only by `to_pandas`.
+Stands on lazy_method, text and the standard library; pandas is asked for only by `to_pandas`.
 """
 
 from __future__ import annotations

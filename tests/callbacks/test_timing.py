@@ -1,5 +1,6 @@
 """Time by a clock that the test holds, traces read as JSON; measuring changes nothing."""
 
+import inspect
 import json
 import warnings
 
@@ -109,8 +110,10 @@ def test_without_a_timer_nothing_is_measured(monkeypatch):
     monkeypatch.setattr(timing, "perf_counter", None)
     learn = toy_learner()
     learn.fit(1)
-    with pytest.raises(ValueError, match=r"cbs=TimerCB\(\)"):
+    with pytest.raises(AttributeError, match=r"cbs=TimerCB\(\)"):
         _ = learn.timings
+    assert not hasattr(learn, "timings")
+    assert "timings" not in dict(inspect.getmembers(learn))
 
 
 def test_errors_and_cancels_pass_through_and_name_their_place():
