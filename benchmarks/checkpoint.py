@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from minilearn import CheckpointCB, Learner, TrainCB
-from minilearn.callbacks.checkpoint_files import plain, write
-from minilearn.callbacks.resume import capture
+from minilearn.checkpoint.files import plain, write
+from minilearn.checkpoint.state import capture
 
 
 def timed(f, repeats=3):

@@ -22,8 +22,16 @@ def count() -> None:
     import torch.nn.functional as F
     from torch import nn
 
-    from minilearn import AccelerateCB, Callback, DataLoaders, Dataset, Learner, MetricsCB, accuracy
-    from minilearn.core.processes import Processes
+    from minilearn import (
+        AccelerateCB,
+        Callback,
+        DataLoaders,
+        Dataset,
+        Learner,
+        MetricsCB,
+        accuracy,
+    )
+    from minilearn.distributed.sync import Processes
 
     told = {"calls": 0, "bytes": 0}
 

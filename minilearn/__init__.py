@@ -28,13 +28,13 @@ def __getattr__(name: str) -> Any:
 
         return version("minilearn")
     if name == "def_device":  # asked for when used: the first question to a driver takes a while
-        from .core.batch import default_device
+        from .base.batch import default_device
 
         return default_device()
     is_room = name.isidentifier() and not name.startswith("_")
     if is_room and find_spec(f"{__name__}.{name}") is not None:
         return import_module(f"{__name__}.{name}")
-    from .core.text import did_you_mean
+    from .base.text import did_you_mean
 
     text = f"module {__name__!r} has no attribute {name!r}{did_you_mean(name, __all__, n=1)}"
     raise AttributeError(text, name=name, obj=sys.modules[__name__])

@@ -6,40 +6,24 @@ first used.
 
 import torch
 
-from .callbacks.augment import BatchTransformCB, tfm_batch
+from .base.batch import default_device, map_batch, to_cpu, to_device
+from .base.seed import set_seed
 from .callbacks.averaging import EMACB
-from .callbacks.capture import CapturePreds
-from .callbacks.checkpoint import CheckpointCB
 from .callbacks.closure import ClosureCB
+from .callbacks.compile import CompileCB, MatmulPrecisionCB
 from .callbacks.device import ChannelsLastCB, DeterministicCB, DeviceCB
-from .callbacks.distributed import AccelerateCB
 from .callbacks.dropout import MCDropoutCB
+from .callbacks.early_stopping import EarlyStopCB, SpikeCB, TimeLimitCB
 from .callbacks.gradients import ClipGradCB, GradAccumCB, NonFiniteCB
 from .callbacks.handlers import HasLearnCB, LambdaCB
 from .callbacks.limits import LimitBatchesCB, OverfitCB
-from .callbacks.loggers import CSVLoggerCB, JSONLLoggerCB, TensorBoardCB
-from .callbacks.metrics import MetricsCB
-from .callbacks.mixing import CutMixCB, MixUpCB
-from .callbacks.named_schedules import schedule
+from .callbacks.mixup import CutMixCB, MixUpCB
 from .callbacks.precision import MixedPrecision, ScaledPrecision
-from .callbacks.progress import ProgressCB
-from .callbacks.recipes import fit
-from .callbacks.recorder import RecorderCB
-from .callbacks.rows import LoggerCB, log_values
-from .callbacks.run import RunCB
-from .callbacks.schedule import BaseSchedCB, BatchSchedCB, EpochSchedCB, PlateauCB
-from .callbacks.schedulers import constant, flat_cos, plot_sched, sched_lrs
-from .callbacks.scores import accuracy, accuracy_multi, mae, mse, rmse, skm
-from .callbacks.smoothing import HistoryBuffer, MetricStorage
-from .callbacks.speed import CompileCB, MatmulPrecisionCB
-from .callbacks.stopping import EarlyStopCB, SpikeCB, TimeLimitCB
 from .callbacks.swa import SWACB
-from .callbacks.textlog import LogCB, setup_logger
-from .callbacks.timing import MemoryCB, ProfilerCB, TimerCB
-from .callbacks.trackers import MLflowCB, WandbCB
 from .callbacks.training import SingleBatchCB, TrainCB
-from .callbacks.warmup import warmup
-from .core.batch import default_device, map_batch, to_cpu, to_device
+from .callbacks.transforms import BatchTransformCB, tfm_batch
+from .checkpoint.callback import CheckpointCB
+from .checkpoint.weights import load_model
 from .core.callback import Callback, run_cbs
 from .core.events import Order, register_level, with_cbs
 from .core.exceptions import (
@@ -55,7 +39,6 @@ from .core.exceptions import (
 )
 from .core.history import History
 from .core.learner import Learner
-from .core.seed import set_seed
 from .core.train_learner import MomentumLearner, TrainLearner
 from .data import (
     ArrayLoader,
@@ -68,22 +51,29 @@ from .data import (
     image_dls,
     inplace,
 )
-from .data.images import read_image
+from .data.decode import read_image
 from .data.pipeline import Pipeline
-from .export import load_learner
-from .infer import Prediction
-from .inference import Results
-from .insight.activations import (
-    ActivationStats,
-    append_stats,
-    get_hist,
-    get_min,
-)
+from .distributed.accelerate import AccelerateCB
+from .inference.capture import CapturePreds
+from .inference.export import load_learner
+from .inference.infer import Prediction
+from .inference.predict import Results
+from .insight.activations import ActivationStats, append_stats, get_hist, get_min
 from .insight.gradient_stats import GradientStats
 from .insight.hooks import Hook, Hooks, HooksCallback
 from .insight.interpret import Interpretation
 from .insight.lr_finder import LRFinderCB
 from .insight.plotting import get_grid, plot_func, show_image, show_images, subplots
+from .insight.timing import MemoryCB, ProfilerCB, TimerCB
+from .loggers.base import LoggerCB, log_values
+from .loggers.files import CSVLoggerCB, JSONLLoggerCB, TensorBoardCB
+from .loggers.recorder import RecorderCB
+from .loggers.run_info import RunCB
+from .loggers.smoothing import HistoryBuffer, MetricStorage
+from .loggers.text import LogCB, setup_logger
+from .loggers.trackers import MLflowCB, WandbCB
+from .metrics.callback import MetricsCB
+from .metrics.functions import accuracy, accuracy_multi, mae, mse, rmse, skm
 from .nn import (
     Dropout,
     GeneralRelu,
@@ -107,8 +97,13 @@ from .nn import (
     register_model,
     resnet,
 )
-from .optim import optimizer, param_groups
-from .weights import load_model
+from .optim.optimizer import optimizer, param_groups
+from .optim.recipes import fit
+from .optim.sched_callbacks import BaseSchedCB, BatchSchedCB, EpochSchedCB, PlateauCB
+from .optim.sched_names import schedule
+from .optim.schedulers import constant, flat_cos, plot_sched, sched_lrs
+from .optim.warmup import warmup
+from .progress.callback import ProgressCB
 
 __all__ = [
     "AccelerateCB",

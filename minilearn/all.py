@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, default_collate
 import minilearn
 from minilearn import *  # noqa: F403
 
-from .lazy import LazyModule, LazyName
+from .base.lazy import LazyModule, LazyName
 
 fc = LazyModule("fastcore.all")
 plt = LazyModule("matplotlib.pyplot")

@@ -1,6 +1,6 @@
 """Change the package in one place at a time, and see whether a test notices.
 
-`make mutants` draws SAMPLE mutants of each module by SEED, 0 for all; MODULES="core/batch" names
+`make mutants` draws SAMPLE mutants of each module by SEED, 0 for all; MODULES="base/batch" names
 some. The changes are cosmic-ray's and the deletion of a statement; they are made in a copy,
 build/mutants/tree. Each mutant meets the passing tests that reach its line by coverage.py, the
 fastest first, in a fork of this process, which holds torch already. A failure or a hang kills.
@@ -42,17 +42,17 @@ CORE = sorted(p.stem for p in (ROOT / "minilearn/core").glob("[a-z]*.py") if p.s
 CALLBACKS = ("training", "metrics", "gradients", "checkpoint", "schedule")
 TESTS = {
     "core": "core/*",
-    "core/damage": "test_damaged_files callbacks/test_checkpoint",
-    "core/lazy_method": "test_lazy test_public_api",
-    "core/learner": "core/* test_resume",
-    "core/place": "core/test_place test_resume_streams",
-    "core/processes": "distributed/test_cases distributed/test_resumed",
-    "core/weights": "test_weights",
+    "base/files": "checkpoint/test_corrupt_files checkpoint/test_callback",
+    "base/lazy_method": "test_lazy test_public_api",
+    "core/learner": "core/* checkpoint/test_resume",
+    "core/position": "core/test_position checkpoint/test_resume_streams",
+    "distributed/sync": "distributed/test_cases distributed/test_resumed",
+    "base/state_dict": "checkpoint/test_weights",
     "callbacks/training": "core/* callbacks/test_training",
-    "callbacks/metrics": "callbacks/test_metrics callbacks/test_scores",
+    "metrics/callback": "metrics/test_callback metrics/test_functions",
     "callbacks/gradients": "callbacks/test_gradients callbacks/test_precision",
-    "callbacks/checkpoint": "callbacks/test_checkpoint test_resume",
-    "callbacks/schedule": "callbacks/test_schedule callbacks/test_warmup callbacks/test_plateau",
+    "checkpoint/callback": "checkpoint/test_callback checkpoint/test_resume",
+    "optim/sched_callbacks": "optim/test_sched_callbacks optim/test_warmup optim/test_plateau",
 }
 SLOW = ("test_interrupt.py", "test_any_disturbance.py")
 # What forks find in memory: slow to import, and without an import of the package.

@@ -44,8 +44,8 @@ from minilearn import (
     TrainCB,
     accuracy,
 )
-from minilearn.callbacks import checkpoint_files
 from minilearn.callbacks.swa import SWACB
+from minilearn.checkpoint import files as checkpoint_files
 from minilearn.core.events import EVENTS
 
 N, SIZE = 44, 5  # nine batches, the last of four

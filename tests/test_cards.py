@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import nn, optim
 from torch.optim import lr_scheduler
 
+import minilearn
 from minilearn import MetricsCB, TrainCB, accuracy
 from minilearn.core.callback import Callback
 from minilearn.core.events import ACTIONS, EVENTS, Order
@@ -29,10 +30,9 @@ LINE = re.compile(r"^(Events|Order|Reads|Writes|Syncs):[ \t]*(.*(?:\n[ \t]+\S.*)
 
 
 def all_callbacks() -> list[type]:
-    for room in ("callbacks", "insight"):
-        package = importlib.import_module(f"minilearn.{room}")
-        for module in pkgutil.iter_modules(package.__path__):
-            importlib.import_module(f"minilearn.{room}.{module.name}")
+    for module in pkgutil.walk_packages(minilearn.__path__, "minilearn."):
+        if not module.name.endswith(("__main__", "timm_models")):
+            importlib.import_module(module.name)
     queue, found = [Callback], []
     while queue:
         for cls in queue.pop().__subclasses__():

@@ -15,8 +15,8 @@ import torch
 
 import minilearn
 from minilearn import Learner
-from minilearn.core import lazy_method
-from minilearn.core.lazy_method import LazyMethod, method_of
+from minilearn.base import lazy_method
+from minilearn.base.lazy_method import LazyMethod, method_of
 
 PACKAGE = Path(minilearn.__file__).parent
 
@@ -42,17 +42,17 @@ def test_a_name_that_is_not_there_is_an_error_with_the_next_best():
 
 def test_rooms_are_attributes_of_the_package_before_they_are_imported():
     code = (
-        "import minilearn, minilearn.callbacks.schedule as s\n"
+        "import minilearn, minilearn.optim.sched_callbacks as s\n"
         "print([hasattr(minilearn, n) for n in ('optim', 'data', 'export', 'all')], s.__name__)"
     )
-    assert run(code) == "[True, True, True, True] minilearn.callbacks.schedule"
+    assert run(code) == "[True, True, True, True] minilearn.optim.sched_callbacks"
 
 
 @pytest.mark.parametrize("options", [(), ("-O",), ("-OO",)])
 def test_all_names_at_once_are_there_eagerly_too(options):
     code = "from minilearn import *\nprint(fit.__module__, lsuv_init.__module__)"
     eager = {"EAGER_IMPORT": "1", "PATH": ""}
-    rooms = "minilearn.callbacks.recipes minilearn.nn.init"
+    rooms = "minilearn.optim.recipes minilearn.nn.init"
     assert run(code, *options, env=eager, cwd=PACKAGE.parent) == rooms
 
 
@@ -71,7 +71,7 @@ IN_ZIP = (
     "import minilearn, torch\n"
     "assert '.zip' in minilearn.__file__\n"
     "minilearn.Learner(torch.nn.Linear(1, 1)).freeze()\n"
-    "print(minilearn.freezing.__file__)"
+    "print(minilearn.optim.freeze.__file__)"
 )
 
 
@@ -93,7 +93,7 @@ def test_files_of_a_user_by_the_names_of_rooms_are_left_alone(tmp_path):
     for name in ("optim", "weights", "freezing", "core", "lazy", "export"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('not ours')")
     code = "import minilearn\nprint(minilearn.Learner.save.__module__)"
-    assert run(code, cwd=tmp_path) == "minilearn.weights"
+    assert run(code, cwd=tmp_path) == "minilearn.checkpoint.weights"
 
 
 # ---- methods of the Learner ----
@@ -119,9 +119,12 @@ PATCHED = (
 )
 
 
-@pytest.mark.parametrize("first", ["", "import minilearn.weights"])
+@pytest.mark.parametrize("first", ["", "import minilearn.checkpoint.weights"])
 def test_what_a_mock_replaced_is_ours_again(first):
-    assert run(PATCHED.format(first=first)) == "minilearn.weights minilearn.weights"
+    assert (
+        run(PATCHED.format(first=first))
+        == "minilearn.checkpoint.weights minilearn.checkpoint.weights"
+    )
 
 
 def test_a_method_that_fastcore_patches_can_go_on_with_ours():
@@ -131,7 +134,7 @@ def test_a_method_that_fastcore_patches_can_go_on_with_ours():
         "@patch\n"
         "def freeze(self: Learner, *patterns):\n"
         "    return self._orig_freeze(*patterns)\n"
-        "import torch, minilearn.freezing\n"
+        "import torch, minilearn.optim.freeze\n"
         "learn = Learner(torch.nn.Linear(1, 1))\n"
         "learn.freeze('bias')\n"
         "print(learn.model.bias.requires_grad)"
@@ -151,7 +154,7 @@ def test_threads_that_ask_for_a_method_at_once_all_get_it():
 
 
 ROOM = """
-from minilearn.core.lazy_method import method_of
+from minilearn.base.lazy_method import method_of
 from owners import Owner
 
 @method_of(Owner)
@@ -203,7 +206,7 @@ def test_a_room_that_asks_for_its_own_method_too_early_is_told():
     class Owner:
         split = LazyMethod("optim")  # which gives this owner none
 
-    with pytest.raises(AttributeError, match="not there before minilearn.optim is whole"):
+    with pytest.raises(AttributeError, match="not there before minilearn.optim.optimizer is whole"):
         Owner().split  # noqa: B018
 
 
@@ -244,7 +247,7 @@ def test_a_method_of_a_users_own_stays_when_the_room_of_ours_is_imported_later()
     code = (
         "from minilearn import Learner\n"
         "Learner.save = lambda self: 'mine'\n"
-        "import minilearn.weights\n"
+        "import minilearn.checkpoint.weights\n"
         "print(Learner(None).save())"
     )
     assert run(code) == "mine"
@@ -256,7 +259,7 @@ def test_a_subclass_may_go_on_with_our_method_that_was_not_imported_yet():
         "from minilearn import Learner\n"
         "class Mine(Learner):\n"
         "    def freeze(self, *patterns):\n"
-        "        assert 'minilearn.freezing' not in sys.modules\n"
+        "        assert 'minilearn.optim.freeze' not in sys.modules\n"
         "        return super().freeze(*patterns)\n"
         "import torch\n"
         "learn = Mine(torch.nn.Linear(1, 1))\n"

@@ -10,7 +10,15 @@ from torch import nn, optim
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, TensorDataset
 
-from minilearn import DataLoaders, Learner, MetricsCB, Pipeline, TrainCB, accuracy, load_learner
+from minilearn import (
+    DataLoaders,
+    Learner,
+    MetricsCB,
+    Pipeline,
+    TrainCB,
+    accuracy,
+    load_learner,
+)
 from tests.toys import linear
 
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from minilearn.core.batch import HALF
+from minilearn.base.batch import HALF
+from minilearn.base.lazy_method import method_of
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
-from minilearn.core.lazy_method import method_of
 from minilearn.core.learner import Learner
 from minilearn.core.patched import Patched
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from minilearn.core.batch import default_device, map_batch, to_device
+from minilearn.base.batch import default_device, map_batch, to_device
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 
-from .speed import Prefetched
+from .compile import Prefetched
 
 if TYPE_CHECKING:
     from minilearn.core.learner import Learner

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from minilearn.base.text import whole
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 from minilearn.core.exceptions import (
@@ -20,7 +21,6 @@ from minilearn.core.exceptions import (
     CancelFitException,
     CancelStepException,
 )
-from minilearn.core.text import whole
 
 from .clipping import CLIP, total_norm
 

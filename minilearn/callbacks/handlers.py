@@ -9,12 +9,12 @@ from collections.abc import Callable
 from functools import partial, update_wrapper
 from typing import Any, Self
 
+from minilearn.base.lazy_method import method_of
+from minilearn.base.text import whole
 from minilearn.core.callback import Callback, Handler, add_location
 from minilearn.core.events import ACTIONS, Order, check_event
-from minilearn.core.lazy_method import method_of
 from minilearn.core.learner import Learner
 from minilearn.core.patched import Patched
-from minilearn.core.text import whole
 
 PER_STEP = ("before_step", "after_step", "cleanup_step")
 PER_BATCH = ("after_predict", "after_loss", "before_backward", "after_backward", "cleanup_backward")

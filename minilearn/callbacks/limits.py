@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from minilearn.core.batch import map_batch, n_batches
+from minilearn.base.batch import map_batch, n_batches
+from minilearn.base.text import whole
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
-from minilearn.core.text import whole
 
 if TYPE_CHECKING:
     from minilearn.core.learner import Learner

@@ -10,8 +10,8 @@ import math
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from minilearn.core.batch import describe
-from minilearn.core.text import did_you_mean
+from minilearn.base.batch import describe
+from minilearn.base.text import did_you_mean
 
 if TYPE_CHECKING:
     from minilearn.core.learner import Learner

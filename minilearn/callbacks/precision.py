@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.amp import GradScaler
 
-from minilearn.core.batch import default_device
+from minilearn.base.batch import default_device
 
 from .gradients import NonFiniteCB, check_grads_end
 from .training import TrainCB, explain_loss

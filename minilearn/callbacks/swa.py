@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from minilearn.core.batch import n_batches
+from minilearn.base.batch import n_batches
+from minilearn.base.modes import set_mode
+from minilearn.base.text import whole
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 from minilearn.core.exceptions import CancelBatchException, CancelException
-from minilearn.core.modes import set_mode
-from minilearn.core.scope import inner, participants
+from minilearn.core.nested import inner, participants
 from minilearn.core.stream import pick_loader
-from minilearn.core.text import whole
-from minilearn.data.shards import Unshared
+from minilearn.distributed.shards import Unshared
 
 from .averaging import _Averages
 from .limits import Shortened

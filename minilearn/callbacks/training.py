@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from minilearn.base.batch import compare, describe
 from minilearn.core.actions import default_actions
-from minilearn.core.batch import compare, describe
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 from minilearn.core.exceptions import CancelFitException

@@ -10,13 +10,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from .building import build_dls, build_model
+from .build import build_dls, build_model
 from .command import Command, ended, run
 from .converting import BadInput
-from .learning import build_learner
+from .learner import build_learner
 from .near import near_option
-from .training import SEARCH, TRAIN, train
-from .using import evaluate, inspect_file, predict
+from .predict import evaluate, inspect_file, predict
+from .train import SEARCH, TRAIN, train
 
 __all__ = ["BadInput", "build_dls", "build_learner", "build_model", "main", "run", "train"]
 

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
-from minilearn.core.text import did_you_mean
+from minilearn.base.text import did_you_mean
 
 from .files import loads, number
 from .kinds import (

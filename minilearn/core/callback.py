@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .batch import describe
+from ..base.batch import describe
 from .events import ACTIONS, EVENTS, PREFIXES, Order, check_event
 from .exceptions import CancelException, cancel_level, worst
 

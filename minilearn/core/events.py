@@ -8,8 +8,8 @@ from enum import IntEnum
 from functools import wraps
 from typing import Any, TypeVar
 
+from ..base.text import did_you_mean
 from .exceptions import CANCELS, CancelException, worst
-from .text import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
 

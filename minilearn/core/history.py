@@ -10,8 +10,8 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from .lazy_method import LazyMethod
-from .text import in_columns
+from ..base.lazy_method import LazyMethod
+from ..base.text import in_columns
 
 if TYPE_CHECKING:
     import pandas

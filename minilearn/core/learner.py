@@ -15,16 +15,16 @@ import torch
 import torch.nn.functional as F
 from torch import nn, optim
 
-from .batch import batch_size, detach
+from ..base.batch import batch_size, detach
+from ..base.modes import frozen_modules, preserved_modes, set_mode
+from ..base.seed import preserved_random_states
+from ..distributed.sync import Processes
+from ..insight.explain import explain_text, show
 from .callback import as_callbacks
 from .events import with_cbs
-from .explain import explain_text, show
+from .fit import Running
 from .history import History
-from .modes import frozen_modules, preserved_modes, set_mode
 from .plan import Plan
-from .processes import Processes
-from .running import Running
-from .seed import preserved_random_states
 from .stream import Stream
 
 UNSET: Any = None  # what the first fit sets; every reader runs in a fit

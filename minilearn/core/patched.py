@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .lazy_method import LazyMethod
+from ..base.lazy_method import LazyMethod
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from minilearn.callbacks.resume import Resume
-    from minilearn.infer import Prediction
-    from minilearn.inference import Results
+    from minilearn.checkpoint.state import Resume
+    from minilearn.inference.infer import Prediction
+    from minilearn.inference.predict import Results
     from minilearn.insight.diagnosis import Findings
     from minilearn.insight.lr_curve import LRFound
 
@@ -34,39 +34,39 @@ class Patched:
 
     if not TYPE_CHECKING:
         live_state = LazyMethod("callbacks.averaging")
-        find_batch_size = LazyMethod("callbacks.batch_size")
-        _resume_cbs = LazyMethod("callbacks.checkpoint_methods")
-        load_checkpoint = LazyMethod("callbacks.checkpoint_methods")
-        save_checkpoint = LazyMethod("callbacks.checkpoint_methods")
-        dry_run = LazyMethod("callbacks.dry_run")
+        find_batch_size = LazyMethod("insight.batch_size")
+        _resume_cbs = LazyMethod("checkpoint.methods")
+        load_checkpoint = LazyMethod("checkpoint.methods")
+        save_checkpoint = LazyMethod("checkpoint.methods")
+        dry_run = LazyMethod("insight.dry_run")
         on = LazyMethod("callbacks.handlers")
-        fit_flat_cos = LazyMethod("callbacks.recipes")
-        fit_one_cycle = LazyMethod("callbacks.recipes")
-        log = LazyMethod("callbacks.rows")
-        timings = LazyMethod("callbacks.timing")
-        _usual_cbs = LazyMethod("callbacks.usual")
-        export = LazyMethod("export")
-        fine_tune = LazyMethod("freezing")
-        freeze = LazyMethod("freezing")
-        freeze_to = LazyMethod("freezing")
-        unfreeze = LazyMethod("freezing")
-        infer = LazyMethod("infer")
-        tta = LazyMethod("infer")
-        capture_preds = LazyMethod("inference")
-        get_preds = LazyMethod("inference")
-        iter_preds = LazyMethod("inference")
-        validate = LazyMethod("inference")
+        fit_flat_cos = LazyMethod("optim.recipes")
+        fit_one_cycle = LazyMethod("optim.recipes")
+        log = LazyMethod("loggers.base")
+        timings = LazyMethod("insight.timing")
+        _usual_cbs = LazyMethod("metrics.usual")
+        export = LazyMethod("inference.export")
+        fine_tune = LazyMethod("optim.freeze")
+        freeze = LazyMethod("optim.freeze")
+        freeze_to = LazyMethod("optim.freeze")
+        unfreeze = LazyMethod("optim.freeze")
+        infer = LazyMethod("inference.infer")
+        tta = LazyMethod("inference.infer")
+        capture_preds = LazyMethod("inference.predict")
+        get_preds = LazyMethod("inference.predict")
+        iter_preds = LazyMethod("inference.predict")
+        validate = LazyMethod("inference.predict")
         diagnose = LazyMethod("insight.diagnosis")
         lr_find = LazyMethod("insight.lr_finder")
         show_batch = LazyMethod("insight.show")
         show_image_batch = LazyMethod("insight.show")
         show_results = LazyMethod("insight.show")
         summary = LazyMethod("insight.summary")
-        _check_opt = LazyMethod("optim")
-        _new_opt = LazyMethod("optim")
-        _set_lr = LazyMethod("optim")
-        load = LazyMethod("weights")
-        save = LazyMethod("weights")
+        _check_opt = LazyMethod("optim.optimizer")
+        _new_opt = LazyMethod("optim.optimizer")
+        _set_lr = LazyMethod("optim.optimizer")
+        load = LazyMethod("checkpoint.weights")
+        save = LazyMethod("checkpoint.weights")
     else:
         # callbacks.averaging
         def live_state(self) -> dict[str, Any]: ...

@@ -11,8 +11,8 @@ from itertools import count
 from math import ceil, inf
 from typing import TYPE_CHECKING, Any
 
+from ..base.text import whole
 from .stream import set_epoch
-from .text import whole
 
 if TYPE_CHECKING:
     from .learner import Learner

@@ -15,9 +15,9 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from .batch import is_empty, n_batches
-from .place import behind, load_loader_state, loader_state, own_state, use_up
-from .seed import random_states, restore_random_states
+from ..base.batch import is_empty, n_batches
+from ..base.seed import random_states, restore_random_states
+from .position import behind, load_loader_state, loader_state, own_state, use_up
 
 
 def pick_loader(dls: Any, training: bool) -> Any:

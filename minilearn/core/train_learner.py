@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn, optim
 
+from ..base.batch import compare
 from .actions import default_actions
-from .batch import compare
 from .learner import Learner
 
 

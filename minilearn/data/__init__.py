@@ -1,10 +1,10 @@
 """Data: loaders that repeat to the bit, pictures, Hugging Face data sets, Fashion-MNIST."""
 
-from .building import Dataset, get_dls
+from .build import Dataset, get_dls
 from .fashion_mnist import fashion_mnist
 from .hub import collate_dict, inplace
+from .images.image_dls import image_dls
 from .loaders import DataLoaders
-from .picture_loaders import image_dls
 from .seeded import ArrayLoader, SeededLoader
 
 __all__ = [

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from minilearn.core.batch import to_device
+from minilearn.base.batch import to_device
 
-from .images import as_mode, own_channels, to_tensor
+from .decode import as_mode, own_channels, to_tensor
 from .png import decode_pngs
 
 if TYPE_CHECKING:

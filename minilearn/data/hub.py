@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 
-from .building import make_loader
+from .build import make_loader
 from .columns import (
     MEMORY_LIMIT,
     MissingKeyError,

@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minilearn.core.lazy_method import LazyMethod
-from minilearn.core.text import whole
+from minilearn.base.lazy_method import LazyMethod
+from minilearn.base.text import whole
 
-from .building import Dataset, check_not_empty, get_dls, len_or_none
+from .build import Dataset, check_not_empty, get_dls, len_or_none
 from .columns import MissingKeyError
-from .faults import FaultLog
 from .hub import choose_splits, hub_loaders, share_pipeline
+from .images.dataset import Pictures
+from .images.errors import FaultLog
 from .overview import Summary, summarize
-from .pictures import Pictures
 from .pipeline import Pipeline
 
 log = logging.getLogger(__name__)

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from minilearn.core.text import in_columns
+from minilearn.base.text import in_columns
 
-from .building import len_or_none
+from .build import len_or_none
 from .columns import channel_stats
-from .looking import by, sample, sample_stats, sizes_of, span
-from .pictures import Pictures
+from .images.dataset import Pictures
+from .images.sample import by, sample, sample_stats, sizes_of, span
 from .pipeline import class_names
 from .seeded import ArrayLoader
 

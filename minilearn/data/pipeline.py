@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .columns import Scale, is_picture
-from .images import as_mode, open_image, own_channels, to_tensor
+from .decode import as_mode, open_image, own_channels, to_tensor
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, Subset
 
-from minilearn.core.text import whole
+from minilearn.base.text import whole
 
 # What SeededLoader hands on to the loader that fetches for it.
 FETCHING = ("num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from minilearn.base.lazy_method import method_of
 from minilearn.core.history import History
-from minilearn.core.lazy_method import method_of
 
 from .plotting import get_grid
 

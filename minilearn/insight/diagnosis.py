@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from minilearn.base.lazy_method import method_of
 from minilearn.core.callback import Callback, as_callbacks, order_of
 from minilearn.core.events import Order
 from minilearn.core.exceptions import CancelFitException, CancelStepException
-from minilearn.core.lazy_method import method_of
 from minilearn.core.learner import Learner
+from minilearn.core.nested import inner, participants
 from minilearn.core.patched import Patched
-from minilearn.core.scope import inner, participants
 
 from .activations import is_leaf
 from .gradient_stats import layer_norms, own_parameters

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from torch import Tensor, nn
 
-from minilearn.core.batch import tensors
+from minilearn.base.batch import tensors
+from minilearn.base.text import whole
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
-from minilearn.core.text import whole
 
 if TYPE_CHECKING:
     from minilearn.core.learner import Learner

@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minilearn.callbacks.capture import loss_by_sample
-from minilearn.core.batch import describe, map_batch
+from minilearn.base.batch import describe, map_batch
 from minilearn.core.history import History
 from minilearn.core.learner import Learner
 from minilearn.data.pipeline import class_names
+from minilearn.inference.capture import loss_by_sample
 
 from .plotting import new_axes, show_images
 from .show import own_colours, pictures

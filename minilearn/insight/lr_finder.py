@@ -9,16 +9,16 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from minilearn.callbacks.warmup import set_lr
-from minilearn.core.batch import batch_size
+from minilearn.base.batch import batch_size
+from minilearn.base.lazy_method import method_of
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 from minilearn.core.exceptions import CancelEpochException, CancelFitException
-from minilearn.core.explain import in_notebook
-from minilearn.core.lazy_method import method_of
 from minilearn.core.learner import Learner
+from minilearn.core.nested import inner, participants
 from minilearn.core.patched import Patched
-from minilearn.core.scope import inner, participants
+from minilearn.insight.explain import in_notebook
+from minilearn.optim.warmup import set_lr
 
 from .lr_curve import LRFound, limit, plot_curves, rules_of
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from minilearn.core.batch import describe, tensors, to_cpu
+from minilearn.base.batch import describe, tensors, to_cpu
+from minilearn.base.lazy_method import method_of
+from minilearn.base.seed import preserved_random_states
 from minilearn.core.callback import Callback, as_callbacks
 from minilearn.core.events import Order
 from minilearn.core.exceptions import CancelFitException
-from minilearn.core.lazy_method import method_of
 from minilearn.core.learner import Learner
+from minilearn.core.nested import _own_copy, _undo_place, inner, participants
 from minilearn.core.patched import Patched
-from minilearn.core.scope import _own_copy, _undo_place, inner, participants
-from minilearn.core.seed import preserved_random_states
 from minilearn.core.stream import check_loader
 from minilearn.data.loaders import DataLoaders
 from minilearn.data.pipeline import class_names

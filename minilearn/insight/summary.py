@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from minilearn.core.batch import describe, tensors
+from minilearn.base.batch import describe, tensors
+from minilearn.base.lazy_method import method_of
+from minilearn.base.text import in_columns
 from minilearn.core.callback import Callback, as_callbacks
 from minilearn.core.events import Order
 from minilearn.core.exceptions import CancelFitException
-from minilearn.core.explain import show
-from minilearn.core.lazy_method import method_of
 from minilearn.core.learner import Learner
+from minilearn.core.nested import inner, participants
 from minilearn.core.patched import Patched
-from minilearn.core.scope import inner, participants
 from minilearn.core.stream import pick_loader
-from minilearn.core.text import in_columns
+from minilearn.insight.explain import show
 
 from .hooks import Hooks
 

@@ -1,13 +1,6 @@
 """Layers, models and initialisation: plain PyTorch modules that need nothing else from here."""
 
-from minilearn.nn.augment import (
-    RandCopy,
-    RandErase,
-    RandomCrop,
-    RandomFlip,
-    rand_copy,
-    rand_erase,
-)
+from minilearn.nn.augment import RandCopy, RandErase, RandomCrop, RandomFlip, rand_copy, rand_erase
 from minilearn.nn.init import init_weights, lsuv, lsuv_init
 from minilearn.nn.layers import (
     Dropout,

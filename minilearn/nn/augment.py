@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from minilearn.core.batch import to_device
+from minilearn.base.batch import to_device
 
 __all__ = ["RandCopy", "RandErase", "RandomCrop", "RandomFlip", "rand_copy", "rand_erase"]
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from minilearn.core.seed import preserved_random_states
+from minilearn.base.seed import preserved_random_states
 
 __all__ = ["init_weights", "lsuv", "lsuv_init"]
 

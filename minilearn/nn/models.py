@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from minilearn.core.batch import default_device
+from minilearn.base.batch import default_device
 from minilearn.nn.layers import GlobalAvgPool, Maker, ResBlock, act_gr, conv
 from minilearn.nn.registry import register_model
 

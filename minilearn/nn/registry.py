@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from minilearn.core.text import did_you_mean
+from minilearn.base.text import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., nn.Module])
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from minilearn.core.text import did_you_mean
+from minilearn.base.text import did_you_mean
 
 from .registry import TIMM, timm_module
 

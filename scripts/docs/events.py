@@ -12,7 +12,7 @@ from typing import Any
 
 import minilearn
 from minilearn.core.events import ACTIONS, EVENTS, Order
-from minilearn.core.explain import SCRIPT
+from minilearn.insight.explain import SCRIPT
 
 from .names import linked, public_classes
 

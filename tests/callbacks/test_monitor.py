@@ -14,7 +14,7 @@ from minilearn import (
     MetricsCB,
     PlateauCB,
 )
-from minilearn.callbacks import stopping
+from minilearn.callbacks import early_stopping as stopping
 from minilearn.callbacks.monitor import Monitor
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from story import CANCELS
 from toys import ACTIONS, LEVELS, POINTS, Before, plain_trace
 
+from minilearn.base.batch import tensors
 from minilearn.callbacks.training import TrainCB
-from minilearn.core.batch import tensors
 from minilearn.core.callback import Callback
 from minilearn.core.learner import Learner
 

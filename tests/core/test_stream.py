@@ -11,9 +11,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from toys import At, batches, linear, toy_learner
 
+from minilearn.base.batch import describe
 from minilearn.callbacks.training import TrainCB
 from minilearn.core import stream as stream_module
-from minilearn.core.batch import describe
 from minilearn.core.learner import Learner
 from minilearn.core.stream import Stream, no_batches, pick_loader
 
@@ -110,7 +110,7 @@ def test_a_loader_without_batches_raises_before_the_first_epoch_or_at_the_end_of
 @pytest.mark.parametrize("fault", ["check_loader", "no check at the end"])
 def test_the_check_of_empty_loaders_notices_a_fit_of_nothing(monkeypatch, fault):
     if fault == "check_loader":
-        monkeypatch.setattr("minilearn.core.running.check_loader", lambda dl, training: None)
+        monkeypatch.setattr("minilearn.core.fit.check_loader", lambda dl, training: None)
     else:
         monkeypatch.setattr(Stream, "_finish", lambda self: setattr(self, "_batches", None))
     with pytest.raises((AssertionError, pytest.fail.Exception)):

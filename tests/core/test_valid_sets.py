@@ -5,10 +5,10 @@ import torch
 import torch.nn.functional as F
 from toys import assert_same_weights, batches, linear, toy_learner
 
-from minilearn.callbacks.metrics import MetricsCB
-from minilearn.callbacks.scores import mae
 from minilearn.core.exceptions import CancelEpochException
 from minilearn.data.loaders import DataLoaders
+from minilearn.metrics.callback import MetricsCB
+from minilearn.metrics.functions import mae
 
 
 def learner(**named):

@@ -9,12 +9,12 @@ from sklearn import metrics as sk
 from torch import nn
 
 from minilearn.callbacks.device import DeviceCB
-from minilearn.callbacks.metrics import MetricsCB
-from minilearn.callbacks.scores import accuracy, skm
 from minilearn.callbacks.training import TrainCB
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 from minilearn.core.learner import Learner
+from minilearn.metrics.callback import MetricsCB
+from minilearn.metrics.functions import accuracy, skm
 
 pytestmark = pytest.mark.gpu
 

@@ -7,7 +7,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn, optim
 
-from minilearn import AccelerateCB, CheckpointCB, DataLoaders, Dataset, Learner, MetricsCB, set_seed
+from minilearn import (
+    AccelerateCB,
+    CheckpointCB,
+    DataLoaders,
+    Dataset,
+    Learner,
+    MetricsCB,
+    set_seed,
+)
 
 pytestmark = pytest.mark.gpu
 

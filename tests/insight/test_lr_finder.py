@@ -15,20 +15,20 @@ import torch
 import torch.nn.functional as F
 from torch import nn, optim
 
+from minilearn.base.seed import preserved_random_states, random_states
 from minilearn.callbacks.gradients import GradAccumCB
-from minilearn.callbacks.metrics import MetricsCB
 from minilearn.callbacks.precision import MixedPrecision
-from minilearn.callbacks.recorder import RecorderCB
-from minilearn.callbacks.schedule import BatchSchedCB
 from minilearn.callbacks.training import TrainCB
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 from minilearn.core.learner import Learner
-from minilearn.core.seed import preserved_random_states, random_states
 from minilearn.core.train_learner import MomentumLearner
 from minilearn.insight import lr_finder
 from minilearn.insight.lr_curve import LRFound, limit
 from minilearn.insight.lr_finder import LRFinderCB
+from minilearn.loggers.recorder import RecorderCB
+from minilearn.metrics.callback import MetricsCB
+from minilearn.optim.sched_callbacks import BatchSchedCB
 from tests.toys import At, Before, assert_same_weights, batches, linear, toy_dls
 
 pytestmark = pytest.mark.filterwarnings("ignore:the loss fell by less than its noise")

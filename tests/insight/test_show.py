@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from minilearn.callbacks.augment import BatchTransformCB
 from minilearn.callbacks.device import DeviceCB
 from minilearn.callbacks.training import SingleBatchCB, TrainCB
+from minilearn.callbacks.transforms import BatchTransformCB
 from minilearn.core.callback import Callback
 from minilearn.core.learner import Learner
 from minilearn.core.train_learner import TrainLearner

@@ -9,7 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from minilearn.nn import GeneralRelu, act_gr, conv, get_model, init_weights, lsuv, lsuv_init, resnet
+from minilearn.nn import (
+    GeneralRelu,
+    act_gr,
+    conv,
+    get_model,
+    init_weights,
+    lsuv,
+    lsuv_init,
+    resnet,
+)
 
 CONVS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 

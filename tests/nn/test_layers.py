@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from minilearn.nn import Dropout, GeneralRelu, GlobalAvgPool, ResBlock, act_gr, cnn_layers, conv
+from minilearn.nn import (
+    Dropout,
+    GeneralRelu,
+    GlobalAvgPool,
+    ResBlock,
+    act_gr,
+    cnn_layers,
+    conv,
+)
 
 maybe = st.none() | st.floats(-2, 2)
 

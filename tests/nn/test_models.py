@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from minilearn.core.batch import default_device
+from minilearn.base.batch import default_device
 from minilearn.nn import GeneralRelu, act_gr, get_model, init_weights, resnet
 
 

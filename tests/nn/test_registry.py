@@ -8,8 +8,8 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from minilearn import create_model, list_models, resnet, sched_lrs, schedule
-from minilearn.callbacks.timm_schedules import Told
 from minilearn.nn.registry import MODELS, did_you_mean, named_object, remake_model
+from minilearn.optim.timm_schedules import Told
 
 
 def test_ours_go_by_their_registered_names():

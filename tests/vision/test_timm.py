@@ -9,7 +9,15 @@ import yaml
 from safetensors.torch import load_file
 
 import minilearn
-from minilearn import BatchSchedCB, Learner, TrainCB, cli, create_model, list_models, schedule
+from minilearn import (
+    BatchSchedCB,
+    Learner,
+    TrainCB,
+    cli,
+    create_model,
+    list_models,
+    schedule,
+)
 
 timm = pytest.importorskip("timm", exc_type=ImportError)
 SMALL = "timm/resnet10t"

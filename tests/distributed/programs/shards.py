@@ -11,7 +11,15 @@ from torch import optim
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from minilearn import AccelerateCB, CheckpointCB, DataLoaders, Dataset, Learner, MetricsCB, set_seed
+from minilearn import (
+    AccelerateCB,
+    CheckpointCB,
+    DataLoaders,
+    Dataset,
+    Learner,
+    MetricsCB,
+    set_seed,
+)
 
 torch.set_num_threads(1)
 folder = Path(sys.argv[1])

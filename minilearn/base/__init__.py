@@ -1,0 +1,1 @@
+"""What knows nothing of training: batches, random states, modes, state dicts, files, text."""

@@ -1,0 +1,199 @@
+"""Train on mixtures of samples: MixUpCB and CutMixCB (R20).
+
+Stands on core and capture.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Beta
+
+from minilearn.base.batch import describe, map_batch, tensors, to_device
+from minilearn.core.callback import Callback
+from minilearn.core.events import Order
+
+from ..inference.capture import inputs_and_targets, loss_by_sample
+
+if TYPE_CHECKING:
+    from minilearn.core.learner import Learner
+
+
+@dataclass(eq=False)
+class Mixed:
+    """The targets of mixed samples, which know how they are compared with predictions.
+
+    Attributes:
+        a: the targets of the first samples, (B, ...).
+        b: those of the second ones.
+        share: how much of each sample is the first, (B,).
+    """
+
+    a: Tensor
+    b: Tensor
+    share: Tensor
+
+    def hard(self) -> Tensor:
+        """Return for each sample the target with the larger share."""
+        return torch.where(_like(self.share, self.a) >= 0.5, self.a, self.b)
+
+    def compare(self, loss_func: Callable[..., Tensor], preds: Any, targets: Any) -> Tensor:
+        """Return the loss of `preds`: each sample's two losses with its own shares, then reduced.
+
+        Targets of torch's own soft labels are reduced in the same way: class weights do not enter
+        the divisor of a mean. A loss without a `reduction` is called for each sample, which is
+        slow, and its mean is taken.
+        """
+        try:
+            each, reduction = loss_by_sample(loss_func), _reduction(loss_func)
+        except ValueError:
+            each, reduction = _one_by_one(loss_func), "mean"
+        first, second = (each(preds, *(getattr(t, name) for t in targets)) for name in ("a", "b"))
+        losses = torch.lerp(second, first, _like(self.share, first))
+        return losses if reduction == "none" else getattr(losses, reduction)()
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Say what to do where a get_loss of the user's own gives this to a loss."""
+        raise TypeError(
+            f"{getattr(func, '__name__', func)} was given mixed targets: in a get_loss of your own "
+            "use learn.loss = minilearn.base.batch.compare(learn.loss_func, learn.preds, targets)"
+        )
+
+
+def _like(share: Tensor, x: Tensor) -> Tensor:
+    dtype = x.dtype if x.is_floating_point() else share.dtype
+    return share.to(dtype).view(-1, *[1] * (x.dim() - 1))
+
+
+def _reduction(loss_func: Any) -> str:
+    if hasattr(loss_func, "reduction"):
+        return loss_func.reduction
+    return inspect.signature(loss_func).parameters["reduction"].default
+
+
+def _one_by_one(loss_func: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def each(preds: Any, *targets: Tensor) -> Tensor:
+        def one(i: int) -> Tensor:
+            return loss_func(*map_batch(lambda x: x[i : i + 1], (preds, *targets)))
+
+        return torch.stack([one(i) for i in range(len(targets[0]))])
+
+    return each
+
+
+class MixUpCB(Callback):
+    """Train on sums of two samples, with a share for each; validation is untouched.
+
+    The predictions for a mixed sample are compared with both targets by their shares, whatever the
+    loss; metrics of the training get the target with the larger share.
+
+    Args:
+        alpha: of the Beta distribution that shares come from: small ones mix little.
+
+    Raises:
+        ValueError: `alpha` is not positive; or a batch has no inputs or no targets.
+        TypeError: an input is not of floats.
+
+    Events: before_batch
+    Order:  TRANSFORM
+    Reads:  training, batch
+    Writes: batch
+
+    Source: Zhang et al. 2017, "mixup: Beyond Empirical Risk Minimization" (arXiv:1710.09412).
+    """
+
+    order = Order.TRANSFORM
+
+    def __init__(self, alpha: float = 0.4) -> None:
+        if not alpha > 0:
+            raise ValueError(f"alpha is above 0, got {alpha}")
+        self.alpha = alpha
+
+    def before_batch(self, learn: Learner) -> None:
+        """Mix the batch with itself in another order."""
+        if not learn.training:
+            return
+        found = inputs_and_targets(learn)[1]
+        targets = {id(t) for t in tensors(found)}
+        inputs = [t for t in tensors(learn.batch) if id(t) not in targets]
+        if not (targets and inputs) or isinstance(found, Mixed):
+            raise ValueError(
+                f"{self!r} needs inputs and targets, and the batch is {describe(learn.batch)}: "
+                "name the targets, TrainCB(targets=...), and let only one callback mix"
+            )
+        order = to_device(torch.randperm(len(inputs[0])), inputs[0].device)
+        mix, share = self._draw(inputs[0])
+
+        def change(x: Any) -> Any:
+            if not isinstance(x, Tensor):
+                return x
+            return Mixed(x, x[order], share) if id(x) in targets else mix(x, x[order])
+
+        learn.batch = map_batch(change, learn.batch)
+
+    def _draw(self, x: Tensor) -> tuple[Callable[[Tensor, Tensor], Tensor], Tensor]:
+        """Return what mixes two inputs like `x`, and the shares of the first in the result."""
+        share = self._shares(x)
+        return partial(_sum, share=share), share
+
+    def _shares(self, x: Tensor) -> Tensor:
+        # drawn on the CPU, so that every device gets the same numbers
+        beta = Beta(self.alpha, self.alpha, validate_args=False)
+        return to_device(beta.sample((len(x),)), x.device)
+
+    def __repr__(self) -> str:
+        """Show the parameter of the distribution."""
+        return f"{type(self).__name__}({self.alpha})"
+
+
+class CutMixCB(MixUpCB):
+    """Train on pictures with a rectangle of another one; else as `MixUpCB`.
+
+    Each sample has a rectangle of its own. Its share is what is left of the sample, to the pixel.
+
+    Args:
+        alpha: of the Beta distribution that the shares come from, before edges cut the rectangles.
+
+    Events: before_batch
+    Order:  TRANSFORM
+    Reads:  training, batch
+    Writes: batch
+
+    Source: Yun et al. 2019, "CutMix" (arXiv:1905.04899).
+    """
+
+    def __init__(self, alpha: float = 1.0) -> None:
+        super().__init__(alpha)
+
+    def _draw(self, x: Tensor) -> tuple[Callable[[Tensor, Tensor], Tensor], Tensor]:
+        if x.dim() < 3:
+            raise TypeError(f"CutMixCB needs pictures (B, ..., H, W), got {describe(x)}")
+        side = (1 - self._shares(x)).sqrt()
+        rows, columns = (_stretch(side, size) for size in x.shape[-2:])
+        cut = rows[:, :, None] & columns[:, None, :]  # (B, H, W)
+        share = 1 - cut.float().mean((1, 2))
+        return partial(_patch, cut=cut), share
+
+
+def _stretch(side: Tensor, size: int) -> Tensor:
+    """Return which pixels lie in a stretch of the share `side`, anywhere: (B, size)."""
+    half, middle = side * size / 2, to_device(torch.rand(len(side)) * size, side.device)
+    pixel = torch.arange(size, device=side.device) + 0.5
+    return (pixel - middle[:, None]).abs() < half[:, None]
+
+
+def _sum(x: Tensor, other: Tensor, share: Tensor) -> Tensor:
+    if not x.is_floating_point():
+        raise TypeError(f"MixUpCB adds up inputs, and one is {x.dtype}: make it floats first")
+    return torch.lerp(other, x, _like(share, x))
+
+
+def _patch(x: Tensor, other: Tensor, cut: Tensor) -> Tensor:
+    return torch.where(cut.view(len(cut), *[1] * (x.dim() - 3), *cut.shape[1:]), other, x)

@@ -1,0 +1,86 @@
+"""Transforms of whole batches, on the device where the batch is.
+
+Stands on core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fastcore.basics import noop
+
+from minilearn.base.batch import describe
+from minilearn.core.callback import Callback
+from minilearn.core.events import Order
+
+if TYPE_CHECKING:
+    from minilearn.core.learner import Learner
+
+
+class BatchTransformCB(Callback):
+    """Let a function change each batch before anyone else reads it.
+
+    >>> BatchTransformCB(lambda b: (b[0].flip(-1), b[1]), on_val=False)
+
+    Args:
+        tfm: takes the batch, on its device, and returns it changed or a new one.
+        on_train: in training passes.
+        on_val: in validation passes, and in `validate` and `get_preds`.
+
+    Raises:
+        TypeError: `tfm` returned None.
+
+    Events: before_batch
+    Order:  TRANSFORM
+    Reads:  training, batch
+    Writes: batch
+    """
+
+    order = Order.TRANSFORM
+
+    def __init__(
+        self, tfm: Callable[[Any], Any], on_train: bool = True, on_val: bool = True
+    ) -> None:
+        self.tfm, self.on_train, self.on_val = tfm, on_train, on_val
+
+    def before_batch(self, learn: Learner) -> None:
+        """Change the batch."""
+        if self.on_train if learn.training else self.on_val:
+            learn.batch = self._transformed(learn.batch)
+
+    def _transformed(self, batch: Any) -> Any:
+        try:
+            changed = self.tfm(batch)
+        except Exception as e:
+            e.add_note(f"transform {self._name} was given {describe(batch)}")
+            raise
+        if changed is None:
+            raise TypeError(
+                f"transform {self._name} returned None for {describe(batch)}: let it return "
+                "the batch, also where it changes it in place"
+            )
+        return changed
+
+    @property
+    def _name(self) -> str:
+        return getattr(self.tfm, "__qualname__", None) or repr(self.tfm)
+
+    def __repr__(self) -> str:
+        """Show the transform and where it works."""
+        where = {
+            (True, True): "",
+            (True, False): ", on_val=False",
+            (False, True): ", on_train=False",
+        }
+        return f"BatchTransformCB({self._name}{where.get((self.on_train, self.on_val), ', never')})"
+
+
+def tfm_batch(
+    b: Sequence[Any], tfm_x: Callable[[Any], Any] = noop, tfm_y: Callable[[Any], Any] = noop
+) -> tuple[Any, ...]:
+    """Return the batch with `tfm_x` applied to its first item and `tfm_y` to its second.
+
+    >>> BatchTransformCB(partial(tfm_batch, tfm_x=RandomCrop(2)), on_val=False)
+    """
+    return tfm_x(b[0]), *map(tfm_y, b[1:2]), *b[2:]  # what is to be predicted has no second

@@ -1,0 +1,164 @@
+"""What one process alone knows of a fit, in a checkpoint: random states, and sums of its part.
+
+Stands on core and data.seeded. The first process writes checkpoints; what the others know is told
+to it where all meet, before anything is saved.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from minilearn.base.seed import (
+    RandomStates,
+    preserved_random_states,
+    random_states,
+    restore_random_states,
+    set_seed,
+)
+from minilearn.core.stream import pick_loader
+from minilearn.data.seeded import derive_seed, draw_seed
+from minilearn.distributed.sync import Processes
+
+from .files import plain
+
+if TYPE_CHECKING:
+    from minilearn.core.learner import Learner
+
+
+def tell_states(learn: Learner) -> None:
+    """Tell all processes what each of them alone knows; all must do so."""
+    own = {
+        name: cb.state_dict()
+        for name, cb in named_cbs(learn.cbs)
+        if getattr(cb, "per_process", False)
+    }
+    mine = {"at": _moment(learn), "random": packed(random_states()), "callbacks": own}
+    processes: Any = learn.processes
+    processes.states = processes.gather(plain(mine))
+
+
+def of_processes(learn: Learner) -> dict[str, Any] | None:
+    """Return what a checkpoint holds of all processes, None where there is one."""
+    processes = learn.processes
+    if processes is None:
+        return None
+    told = processes.states
+    fresh = bool(told) and told[processes.rank]["at"] == _moment(learn)
+    group = processes.n * _batch_size(pick_loader(learn.dls, True))
+    return {"n": processes.n, "group": group, "states": told if fresh else []}
+
+
+def for_process(state: dict[str, Any], processes: Processes | None, dl: Any) -> dict[str, Any]:
+    """Return the state of a checkpoint as this process goes on from it.
+
+    Args:
+        state: of a checkpoint.
+        processes: those that go on, None where there is one.
+        dl: the training loader.
+    """
+    saved = state.get("processes") or {"n": 1, "group": _batch_size(dl), "states": []}
+    rank, n = (0, 1) if processes is None else (processes.rank, processes.n)
+    if n == saved["n"] == 1:
+        return state
+    if n == saved["n"] and saved["states"]:
+        mine = saved["states"][rank]
+        return state | {
+            "random": mine["random"],
+            "callbacks": state["callbacks"] | mine["callbacks"],
+        }
+    if rank == 0:
+        warnings.warn(_differs(saved["n"], n), stacklevel=2)
+    state = state | {"random": _other_noise(state["random"], rank)}
+    return state if n == saved["n"] else _moved(state, saved["group"], n * _batch_size(dl))
+
+
+def _differs(before: int, now: int) -> str:
+    if before == now:
+        return (
+            "the checkpoint was saved by hand in the first process, and lacks the random states of "
+            "the others: the fit goes on, but not to the bit"
+        )
+    return (
+        f"the checkpoint is of {before} processes, and here are {now}: the fit goes on with the "
+        "same weights, but in another order of samples and with other random numbers"
+    )
+
+
+def _other_noise(state: dict[str, Any], rank: int) -> dict[str, Any]:
+    if rank == 0:
+        return state
+    with preserved_random_states():
+        restore_random_states(unpacked(state))
+        set_seed(derive_seed(draw_seed(), rank))
+        return packed(random_states())
+
+
+def _moved(state: dict[str, Any], group: int, new_group: int) -> dict[str, Any]:
+    """Find the place in a pass that as many samples lead to, in larger or smaller groups."""
+    state = begun_anew(state) | {"n_batches": None}
+    if state["place"] != "pass":
+        return state
+    stream = state["stream"] | {"taken": state["stream"]["taken"] * group // new_group}
+    return state | {"stream": stream, "batches": state["batches"] * group // new_group}
+
+
+def begun_anew(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of a checkpoint without the sums of the pass in hand."""
+    callbacks = {
+        name: saved | {"measuring": False} if "measuring" in saved else saved
+        for name, saved in state["callbacks"].items()
+    }
+    return state | {"callbacks": callbacks}
+
+
+def _moment(learn: Learner) -> list[Any]:
+    return [learn.steps_done, learn.epoch, learn.iter]
+
+
+def _batch_size(dl: Any) -> int:
+    return getattr(dl, "batch_size", None) or 1
+
+
+def named_cbs(cbs: list[Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the callbacks that have a state, by names that tell those of one class apart."""
+    seen: Counter[str] = Counter()
+    for cb in cbs:
+        if hasattr(cb, "state_dict") and hasattr(cb, "load_state_dict"):
+            name = type(cb).__name__
+            seen[name] += 1
+            yield name if seen[name] == 1 else f"{name} {seen[name]}", cb
+
+
+def packed(states: RandomStates) -> dict[str, Any]:
+    """Return random states in tensors and plain types."""
+    kind, numbers, normal = states.python
+    packed = {"python": [kind, torch.tensor(numbers), normal], "numpy": states.numpy}
+    if states.numpy is not None:  # (name, numbers, position, and two of the normal distribution)
+        name, numbers, *rest = states.numpy
+        packed["numpy"] = [name, torch.from_numpy(numbers.astype("int64")), *rest]
+    return packed | {"torch": states.torch, "device": states.device}
+
+
+def unpacked(packed: dict[str, Any]) -> RandomStates:
+    """Return what `packed` was made of; states of devices that are not here are left out."""
+    numpy, device = packed["numpy"], packed["device"]
+    if numpy is not None:
+        import numpy as np
+
+        numpy = (numpy[0], numpy[1].numpy().astype(np.uint32), *numpy[2:])
+    if device is not None and not _fits_here(device):
+        warnings.warn("the random states of the checkpoint's devices do not fit here", stacklevel=2)
+        device = None
+    kind, numbers, normal = packed["python"]
+    return RandomStates((kind, tuple(numbers.tolist()), normal), numpy, packed["torch"], device)
+
+
+def _fits_here(states: Any) -> bool:
+    if isinstance(states, list):
+        return len(states) == torch.cuda.device_count()
+    return torch.backends.mps.is_available()

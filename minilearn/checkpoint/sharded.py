@@ -1,0 +1,77 @@
+"""Checkpoints of weights that are spread over processes (FSDP), by torch.distributed.checkpoint.
+
+Such a checkpoint is a folder: each process writes its part, and the first one, beside them, what a
+checkpoint of one file holds. All processes save and load together; any number of them can load.
+
+Stands on core and checkpoint_files.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+
+from minilearn.distributed.sync import rank
+
+from .files import STATE, remove, write
+
+if TYPE_CHECKING:
+    from minilearn.core.learner import Learner
+
+
+def is_sharded(model: Any) -> bool:
+    """Return whether this process holds a part of the weights only."""
+    return bool(_parts(model))
+
+
+def _parts(model: Any) -> list[Any]:
+    """Return the modules that `fully_shard` has changed; between passes some hold all weights."""
+    return [m for m in getattr(model, "modules", tuple)() if hasattr(m, "reshard")]
+
+
+def save_shards(learn: Learner, state: dict[str, Any], path: Path) -> None:
+    """Write a checkpoint to the folder `path`, in all processes; it is complete or not there.
+
+    Args:
+        learn: has the sharded model, and its optimizer.
+        state: all else, in plain types.
+        path: the folder; that of the first process counts.
+    """
+    import torch.distributed.checkpoint as dcp
+
+    told = [os.fspath(path)]
+    dist.broadcast_object_list(told)
+    path = Path(told[0])
+    part = path.with_name(f".{path.name}.part")
+    dcp.save(_weights(learn), checkpoint_id=part)
+    if rank() == 0:
+        write(state, part / STATE)
+        remove(path)  # of the same update, before its validation
+        os.replace(part, path)
+    dist.barrier()
+
+
+def load_shards(learn: Learner, path: str | Path) -> None:
+    """Load weights and the optimizer's state from such a folder, in all processes."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import set_state_dict
+
+    found = _weights(learn)
+    dcp.load(found, checkpoint_id=path, no_dist=not dist.is_initialized())
+    model, optimizer = found["model"], found["optimizer"]
+    set_state_dict(learn.model, learn.opt, model_state_dict=model, optim_state_dict=optimizer)
+
+
+def _weights(learn: Learner) -> dict[str, Any]:
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
+    for part in _parts(learn.model):
+        part.reshard()
+    with warnings.catch_warnings():  # torch's own use of what it deprecates
+        warnings.simplefilter("ignore", FutureWarning)
+        model, optimizer = get_state_dict(learn.model, learn.opt)
+    return {"model": model, "optimizer": optimizer}

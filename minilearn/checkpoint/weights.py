@@ -1,0 +1,176 @@
+"""Weights in files: `learn.save`, `learn.load`, `load_model`, and a look at what a file holds.
+
+Stands on core and callbacks.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..base.files import reading
+from ..base.lazy_method import method_of
+from ..base.state_dict import clean_state, load_state
+from ..callbacks.averaging import validated_state
+from ..core.learner import Learner
+from ..core.patched import Patched
+from ..distributed.sync import rank
+from .files import SUFFIX, plain, read, replaced
+
+SAFE = ".safetensors"
+AGAIN = "Copy it again, or save the weights again."
+WRAPPED = ("model", "state_dict", "model_state_dict")  # what others call the weights in a file
+
+
+@method_of(Patched)
+def save(self: Learner, path: str | Path, *, averaged: bool = True) -> None:
+    """Write the model's weights to a safetensors file, under names without wrappers' prefixes.
+
+    Of several processes the first one writes.
+
+    Args:
+        self: the Learner.
+        path: the file; it is complete or not there.
+        averaged: take the averages where an EMACB or SWACB has some, as a validation does; False
+            for the weights that are trained.
+
+    Raises:
+        ValueError: the name does not end in `.safetensors`.
+        TypeError: the model's state has something that is no dense tensor.
+    """
+    if Path(path).suffix != SAFE:
+        raise ValueError(f"weights are saved as {SAFE}, got {str(path)!r}")
+    from safetensors.torch import save as to_bytes
+
+    state = plain(clean_state(validated_state(self) if averaged else self.live_state()), "model")
+    other = [n for n, t in state.items() if getattr(t, "layout", None) != torch.strided]
+    if other:
+        raise TypeError(f"{other[0]!r} of the model is no dense tensor: use save_checkpoint")
+    names: dict[int, str] = {}
+    tied = {
+        name: first for name, t in state.items() if (first := names.setdefault(id(t), name)) != name
+    }
+    tensors = {name: t.contiguous() for name, t in state.items() if name not in tied}
+    about = {"format": "pt", "minilearn": version("minilearn"), "tied": json.dumps(tied)}
+    if rank() == 0:
+        with replaced(Path(path)) as file:
+            file.write(to_bytes(tensors, metadata=about))
+
+
+@method_of(Patched)
+def load(
+    self: Learner,
+    path: str | Path,
+    *,
+    strict: bool = True,
+    averaged: bool = True,
+    trust: bool = False,
+) -> None:
+    """Load weights into the model, as `load_model` does.
+
+    Args:
+        self: the Learner.
+        path: see there, as for the others.
+        strict: see there.
+        averaged: see there.
+        trust: see there.
+    """
+    load_model(path, self.model, strict=strict, averaged=averaged, trust=trust)
+
+
+def load_model(
+    path: str | Path,
+    model: nn.Module,
+    *,
+    strict: bool = True,
+    averaged: bool = True,
+    trust: bool = False,
+) -> nn.Module:
+    """Load weights from a file into a model, on whatever device each is.
+
+    Prefixes of wrappers (DistributedDataParallel, torch.compile) may be on either side.
+
+    Args:
+        path: safetensors, a checkpoint, or a file of `torch.save`.
+        model: its weights are overwritten in place.
+        strict: False to load what fits in name and shape, with a warning of what does not.
+        averaged: of a checkpoint take the averaged weights where there are some.
+        trust: let an old pickle run its code; only for files of people whom you would let use
+            your computer.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: the file holds another model (as a table), nothing that fits, or needs `trust`.
+        DamagedFile: a ValueError; the file is incomplete.
+        FileNotFoundError: there is no such file.
+    """
+    load_state(model, read_weights(path, averaged=averaged, trust=trust), strict, str(path))
+    return model
+
+
+def read_weights(
+    path: str | Path, *, averaged: bool = True, trust: bool = False
+) -> dict[str, Tensor]:
+    """Return the weights in a file by clean names, in host memory; see `load_model`."""
+    if Path(path).suffix == SAFE:
+        return _read_safetensors(path)
+    if Path(path).suffix == SUFFIX:  # read with its checksums
+        return _of_checkpoint(read(Path(path)), averaged)
+    state: Any = _read_torch(path, trust)
+    if isinstance(state, nn.Module):
+        state = state.state_dict()
+    if not isinstance(state, Mapping):
+        raise ValueError(f"{path} holds a {type(state).__name__}, and no weights by name")
+    if "minilearn" in state:
+        return _of_checkpoint(state, averaged)
+    inner = next((state[k] for k in WRAPPED if isinstance(state.get(k), Mapping)), state)
+    return clean_state(inner)
+
+
+def _read_safetensors(path: str | Path) -> dict[str, Tensor]:
+    from safetensors import safe_open
+
+    with reading(path, "safetensors file", AGAIN):
+        with safe_open(path, "pt") as file:
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tied = json.loads((file.metadata() or {}).get("tied", "{}"))
+        return clean_state(state | {name: state[first] for name, first in tied.items()})
+
+
+def _read_torch(path: str | Path, trust: bool) -> Any:
+    whole = partial(reading, path, "file of weights", AGAIN)
+    with whole():
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as e:
+            if not isinstance(e, UnpicklingError) and "weights_only" not in str(e):
+                raise
+            refused = e  # there are objects in it
+    if not trust:
+        raise ValueError(
+            f"{path} cannot be read as weights alone: {str(refused).splitlines()[0]}. If it is a "
+            "pickle of someone you trust, trust=True reads it, and runs any code in it."
+        ) from refused
+    warnings.warn(f"{path} is read with all the code that its maker put into it", stacklevel=3)
+    with whole():
+        return torch.load(path, map_location="cpu", weights_only=False)
+
+
+def _of_checkpoint(state: Mapping[str, Any], averaged: bool) -> dict[str, Tensor]:
+    weights = state["model"]
+    for saved in state["callbacks"].values() if averaged else ():
+        if saved.get("n_averaged") and "averages" in saved:
+            mean = {weights[n].data_ptr(): t for n, t in clean_state(saved["averages"]).items()}
+            weights = {n: mean.get(t.data_ptr(), t) for n, t in weights.items()}  # tied ones, too
+    return weights

@@ -1,0 +1,149 @@
+"""`minilearn predict`, `minilearn eval` and `minilearn inspect`: what a trained model is used for.
+
+Stands on building and folder.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from .files import read_config
+from .kinds import NonNegativeInt, PositiveInt
+from .learner import class_accuracy, class_loss, pick_device
+from .run_folder import CONFIG
+from .train import TRAIN, builders
+
+if TYPE_CHECKING:
+    from minilearn.core.learner import Learner
+    from minilearn.inference.infer import Prediction
+
+READ_TOGETHER = 64
+
+
+def predict(model: Path, files: list[str], device: str | None = None) -> int:
+    """Print class and probability of each picture, a line a file.
+
+    Where pictures may have several labels: all whose probability is above 0.5, or none.
+
+    Args:
+        model: a folder that `minilearn train` or `learn.export` has written
+        files: pictures of any kind and size
+        device: such as cpu or cuda:0; by default the best there is
+
+    Returns:
+        The exit status: 0, or 1 where some file could not be read; it is named on stderr.
+    """
+    from torch import Tensor
+
+    from minilearn.inference.export import has_several_labels, load_learner
+
+    learn = load_learner(model, pick_device(device))
+    if learn.dls.pipeline.channels is None:
+        raise ValueError(f"the model in {model} was not trained on pictures that it can prepare")
+    several = has_several_labels(model)
+    bad = 0
+    for start in range(0, len(files), READ_TOGETHER):
+        read = read_pictures(learn, files[start : start + READ_TOGETHER])
+        bad += sum(isinstance(picture, Exception) for picture in read.values())
+        good = {name: x for name, x in read.items() if not isinstance(x, Exception)}
+        found: Any = learn.infer(list(good.values()), act=Tensor.sigmoid if several else None)
+        for name, one in zip(good, found, strict=True):
+            print(name, *(_probable(one, learn) if several else _best(one)), sep="\t")
+    return 1 if bad else 0
+
+
+def _best(found: Prediction) -> list[str]:
+    return [str(found.label), f"{found.probability:.4f}"]
+
+
+def _probable(found: Prediction, learn: Learner) -> list[str]:
+    """Return the labels that are more probable than not, the most probable first."""
+    probabilities: Any = found.probabilities
+    names = learn.dls.pipeline.classes or range(len(probabilities))
+    ranked = sorted(zip(probabilities.tolist(), names, strict=True), key=lambda pair: -pair[0])
+    above = [(name, share) for share, name in ranked if share > 0.5]
+    return [text for name, share in above for text in (str(name), f"{share:.4f}")] or ["none"]
+
+
+def read_pictures(learn: Learner, files: Sequence[str]) -> dict[str, Any]:
+    """Return each picture as the model is given it, or the error that reading it raised."""
+    read: dict[str, Any] = {}
+    for name in files:
+        try:
+            read[name] = learn.dls.pipeline(name)
+        except Exception as e:  # PIL raises many kinds for what is damaged
+            print(f"minilearn: {name}: {' '.join(str(e).split())}", file=sys.stderr)
+            read[name] = e
+    return read
+
+
+def evaluate(
+    model: Path,
+    data: str | None = None,
+    split: Literal["valid", "test", "train"] | None = None,
+    bs: PositiveInt = 128,
+    workers: NonNegativeInt = 0,
+    device: str | None = None,
+) -> int:
+    """Print loss and accuracy of a trained model, a line each.
+
+    Args:
+        model: a folder that `minilearn train` has written
+        data: as `minilearn train` takes them; by default those the run held out itself
+        split: by default valid; of data without splits all pictures are taken
+        bs: pictures in a batch
+        workers: processes that read pictures ahead
+        device: such as cpu or cuda:0; by default the best there is
+
+    Returns:
+        The exit status: 0.
+    """
+    from minilearn import DeviceCB, MetricsCB, TrainCB, load_learner
+
+    where = pick_device(device)
+    learn = load_learner(model, where)
+    dls = _own_data(model, learn) if data is None else _given_data(data, learn, bs, workers, device)
+    learn.dls, learn.loss_func = dls, class_loss
+    learn.cbs = [TrainCB(), DeviceCB(where), MetricsCB(accuracy=class_accuracy)]
+    names = (split,) if split else ("valid", "train", "test")
+    chosen = next((name for name in names if name in dls.keys()), None)
+    if chosen is None:
+        raise ValueError(f"there are no {split} pictures; there are {', '.join(dls.keys())}")
+    for name, value in learn.validate(dls[chosen]).items():
+        print(name, f"{value:.6g}", sep="\t")
+    return 0
+
+
+def _own_data(model: Path, learn: Learner) -> Any:
+    """Return the loaders of the run that made the model, with the model's own normalisation."""
+    if not (model / CONFIG).is_file():
+        raise ValueError(f"{model} has no {CONFIG} that says which data it is of; name the data")
+    values = TRAIN.settle({**read_config(model / CONFIG), "aug": {}})
+    pipeline = learn.dls.pipeline
+    values |= {"mean": pipeline.mean, "std": pipeline.std}
+    return builders(values)["build_dls"].call(values=values)
+
+
+def _given_data(data: str, learn: Learner, bs: int, workers: int, device: str | None) -> Any:
+    from minilearn.data.images.image_dls import image_dls
+
+    settings = {"bs_valid": bs, "workers": workers, "device": device}
+    return image_dls(data, bs, valid=0, pipeline=learn.dls.pipeline, **settings)
+
+
+def inspect_file(path: Path) -> int:
+    """Print what a checkpoint, a folder of them or a file of weights holds.
+
+    Args:
+        path: the file or the folder
+
+    Returns:
+        The exit status: 0.
+    """
+    from minilearn.checkpoint.inspect import contents
+
+    print(contents(path))
+    return 0

@@ -1,0 +1,168 @@
+"""The folder of a run: where it is, what writes into it, and what is left there.
+
+`config.yaml`, `run.json`, `checkpoints/`, `history.csv`, `losses.png`, and the model as
+`minilearn predict` takes it: `card.json`, `model.safetensors`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from .files import yaml_text
+
+if TYPE_CHECKING:
+    from minilearn.core.history import History
+    from minilearn.core.learner import Learner
+
+RUNS, CONFIG, CHECKPOINTS = Path("runs"), "config.yaml", "checkpoints"
+SIGNALS = ("SIGTERM", "SIGUSR1", "SIGINT")
+Sink = Literal["tensorboard", "csv", "jsonl", "mlflow", "wandb"]
+
+
+def folder_problems(out: Path | None) -> Iterator[str]:
+    """Yield why a new run cannot be written to `out`."""
+    if out is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        yield "several processes write one run: give all the same --out FOLDER"
+    elif (
+        out is not None and is_first() and (out.is_file() or (out.is_dir() and any(out.iterdir())))
+    ):
+        yield f"{out} is there already; give --out another folder, or go on in it with --resume"
+
+
+def begin(out: Path | None, resume: bool | str | None) -> Path:
+    """Return the folder of a run, made where it is a new one."""
+    if resume:
+        return run_folder(out, resume)
+    folder = new_folder() if out is None else out
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def run_folder(out: Any, resume: bool | str) -> Path:
+    """Return the folder of the run that is to go on.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if isinstance(resume, str) and resume != "true":
+        path = Path(resume)
+        if not path.exists():
+            raise ValueError(f"nothing to resume: there is no {path}")
+        folder = path.parent if path.is_file() else path
+        return folder.parent if folder.name == CHECKPOINTS else folder
+    if out is not None:
+        Path(out).mkdir(parents=True, exist_ok=True)
+        return Path(out)
+    runs = [path.parent for path in RUNS.glob(f"*/{CONFIG}")]
+    if not runs:
+        raise ValueError(f"nothing to resume: no run in {RUNS} has a {CONFIG}; name its folder")
+    return max(runs, key=lambda run: (run / CONFIG).stat().st_mtime)
+
+
+def new_folder() -> Path:
+    """Make a folder in `runs` that is named after the time."""
+    stem, number = RUNS / time.strftime("%Y-%m-%d_%H-%M-%S"), 1
+    folder = stem
+    while folder.exists():  # two runs in one second
+        number += 1
+        folder = stem.with_name(f"{stem.name}_{number}")
+    folder.mkdir(parents=True)
+    return folder
+
+
+def is_first() -> bool:
+    """Return whether this is the process that writes."""
+    from minilearn.loggers.base import rank
+
+    return rank() == 0
+
+
+def sinks(
+    folder: Path, log: Sequence[str], every: int, keep: int, config: Mapping[str, Any]
+) -> list[Any]:
+    """Write the configuration, and return the callbacks that write the run down."""
+    import minilearn as ml
+
+    if is_first():
+        (folder / CONFIG).write_text(yaml_text(config), encoding="utf-8")
+    makers = {
+        "tensorboard": lambda: ml.TensorBoardCB(folder / "tensorboard", every),
+        "csv": lambda: ml.CSVLoggerCB(folder / "log.csv", every),
+        "jsonl": lambda: ml.JSONLLoggerCB(folder / "log.jsonl", every),
+        "mlflow": lambda: ml.MLflowCB(_mlflow_store(folder), every=every),
+        "wandb": lambda: ml.WandbCB(every, project="minilearn", dir=str(folder), config=config),
+    }
+    written = [makers[name]() for name in dict.fromkeys(log)]
+    saver = ml.CheckpointCB(folder / CHECKPOINTS, keep=keep, signals=SIGNALS)
+    return [ml.RunCB(folder, config=config), saver, *written]
+
+
+def _mlflow_store(folder: Path) -> str | None:
+    if "MLFLOW_TRACKING_URI" in os.environ:
+        return None  # which MLflow reads itself
+    return f"sqlite:///{(folder / 'mlflow.db').absolute().as_posix()}"
+
+
+def write_results(learn: Learner, folder: Path, title: str) -> None:
+    """Write `history.csv`, `losses.png`, and the model as `minilearn predict` takes it."""
+    write_model(learn, folder)
+    learn.history.to_csv(folder / "history.csv")
+    plot_losses(
+        learn.history, folder / "losses.png", f"{title}: loss after each epoch".lstrip(": ")
+    )
+
+
+def write_model(learn: Learner, folder: Path) -> None:
+    """Export the model into the folder of its run, with its graph where no other process knows it.
+
+    A model that cannot be exported leaves its weights, and a line that says why.
+    """
+    part = folder / "model.part"
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        learn.export(part, pt2=not _is_known(learn.model))
+    except ValueError as e:
+        learn.save(folder / "model.safetensors")
+        print(f"only the weights are saved, not the model: {' '.join(str(e).split())}")
+        return
+    for path in part.iterdir():
+        os.replace(path, folder / path.name)
+    part.rmdir()
+
+
+def _is_known(model: Any) -> bool:
+    """Return whether every installation of the package can make the model again by its name."""
+    from minilearn.nn.registry import MODELS, TIMM
+
+    name = getattr(model, "_built_by", ("",))[0]
+    ours = getattr(MODELS.get(name), "__module__", "").startswith("minilearn.")
+    return ours or name.startswith(TIMM)
+
+
+def plot_losses(history: History, path: Path, title: str) -> None:
+    """Draw the training and the validation loss of each epoch to a picture file."""
+    from matplotlib.figure import Figure  # without pyplot: no window system is asked for
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    ax = figure.subplots()
+    epochs = [row["epoch"] + 1 for row in history]
+    for name, values in _losses(history):
+        ax.plot(epochs, values, marker="o", label=name.replace("_", " "))
+    ax.set(title=title, xlabel="epoch", ylabel="loss (cross-entropy)")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.grid(alpha=0.3)
+    if history:
+        ax.legend()
+    figure.savefig(path, dpi=120)
+
+
+def _losses(history: History) -> Iterator[tuple[str, list[Any]]]:
+    for name in ("train_loss", "valid_loss"):
+        if name in history.columns:
+            yield name, history[name]

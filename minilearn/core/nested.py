@@ -1,0 +1,269 @@
+"""Fits inside a fit: passes and probes that leave everything as they found it.
+
+Stands on callback, dispatch, events, seed and stream.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
+from torch.utils.data import DataLoader
+
+from ..base.modes import held, hold
+from ..base.seed import preserved_random_states
+from .callback import call, order_of
+from .dispatch import Dispatch
+from .events import ACTIONS, EVENTS, Order
+from .stream import pick_loader
+
+if TYPE_CHECKING:
+    from .learner import Learner
+
+SHAPES_BATCH = ("before_batch", "after_predict", "after_loss")
+MAX_DEPTH = 8  # nobody nests so deep on purpose
+
+
+def takes_part(cb: Any) -> bool:
+    """Return whether `cb` belongs to what a probe looks at: what prepares, trains or bends a batch.
+
+    `in_probe = True | False` on its class decides; else its order, or what it handles.
+    """
+    if (decided := getattr(cb, "in_probe", None)) is not None:
+        return decided
+    shapes = any(hasattr(cb, name) for name in (*ACTIONS, *SHAPES_BATCH))
+    return order_of(cb) <= Order.GRADIENT or shapes
+
+
+def participants(learn: Learner) -> list[Any]:
+    """Return the callbacks of `learn` that take part in a probe that begins now.
+
+    A callback that is in the middle of handling an event is left out, unless it answers an action:
+    it would start the same probe again.
+    """
+    busy = [cb for cb in _running(learn) if not any(hasattr(cb, name) for name in ACTIONS)]
+    return [cb for cb in learn.cbs if takes_part(cb) and not any(cb is b for b in busy)]
+
+
+def _running(learn: Learner) -> Iterator[Any]:
+    """Yield the callbacks whose handlers of events are on the stack of calls.
+
+    Read from the stack, because the loop would pay for a note of it at every event.
+    """
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_code in (Dispatch.callback.__code__, call.__code__):
+            handler = frame.f_locals.get("handler", frame.f_locals.get("method"))
+            yield from (cb for cb in learn.cbs if _handles(cb, handler))
+        frame = frame.f_back
+
+
+def _handles(cb: Any, handler: Any) -> bool:
+    return any(getattr(cb, event, None) == handler for event in EVENTS)
+
+
+@contextmanager
+def inner(
+    learn: Learner, cbs: list[Any], *, train: Any = None, valid: Any = None, trains: bool = False
+) -> Iterator[None]:
+    """Make room for a fit of its own inside whatever `learn` is doing.
+
+    At the end, however it comes, these are as they were: the Learner's attributes, gradients,
+    random states, the place of loaders that can tell it, attributes and metric objects of `cbs`;
+    and where the fit trains, weights, buffers and the optimizer too. Loaders of torch, and others
+    that count their passes, are run as copies: a pass over them that is under way goes on
+    undisturbed.
+
+    Args:
+        learn: may be in the middle of a fit, or not.
+        cbs: the callbacks of the inner fit.
+        train: its training loader; the Learner's own when it is not given.
+        valid: its validation loader, likewise.
+        trains: whether weights may change.
+
+    Raises:
+        RuntimeError: a callback starts a pass inside each pass that it starts.
+    """
+    if learn.depth >= MAX_DEPTH:
+        raise RuntimeError(
+            f"{MAX_DEPTH} passes are running inside each other: a callback starts one whenever it "
+            "is in one. Let it look at learn.depth first, which is 0 in the fit itself."
+        )
+    loaders = [pick_loader(learn.dls, True), pick_loader(learn.dls, False)]
+    with ExitStack() as stack:
+        for undo in _undos(learn, cbs, [*loaders, train, valid], trains):
+            stack.callback(undo)
+        stack.enter_context(preserved_random_states())
+        if trains:  # also where the outer pass is a validation
+            stack.enter_context(torch.enable_grad())
+        own_train, own_valid = loaders
+        learn.dls = SimpleNamespace(
+            train=_own_copy(own_train if train is None else train),
+            valid=_own_copy(own_valid if valid is None else valid),
+        )
+        learn.cbs, learn.depth, learn.levels, learn.error = list(cbs), learn.depth + 1, (), None
+        yield
+
+
+def _undos(learn: Learner, cbs: list[Any], loaders: list[Any], trains: bool) -> list[Callable]:
+    """Note how things are; return what puts each of them back."""
+    undos = [_undo_attributes(learn), _undo_grads(learn)]
+    undos += [_undo_attributes(cb) for cb in cbs]
+    undos += [_undo_place(dl) for dl in loaders]
+    if trains:
+        undos += [_undo_tensors(learn.model), _undo_opt(learn.opt)]
+    return undos
+
+
+def _undo_attributes(o: Any) -> Callable[[], None]:
+    """Keep the attributes of `o`, what its lists, dicts and sets hold, and its metric objects."""
+    if not hasattr(o, "__dict__"):
+        return lambda: None
+    saved = dict(vars(o))
+    held = [(v, copy.copy(v)) for v in saved.values() if type(v) in (list, dict, set)]
+    undo_metrics = _lend_copies(_metrics_in(saved.values()))
+
+    def undo() -> None:
+        vars(o).clear()
+        vars(o).update(saved)
+        for container, content in held:
+            container.clear()
+            container.extend(content) if isinstance(container, list) else container.update(content)
+        undo_metrics()
+
+    return undo
+
+
+def _metrics_in(values: Iterable[Any]) -> list[Any]:
+    """Return what accumulates among `values` and in their lists and dicts."""
+    found = {}
+    for value in values:
+        within = value.values() if type(value) is dict else value if type(value) is list else ()
+        for x in (value, *within):
+            if _accumulates(x):
+                found[id(x)] = x
+    return list(found.values())
+
+
+def _accumulates(x: Any) -> bool:
+    """Return whether `x` can be reset, and is no class and no model (some have a `reset`, too)."""
+    is_model = isinstance(x, nn.Module) and not hasattr(x, "compute")  # metrics may be modules
+    return hasattr(x, "reset") and hasattr(x, "__dict__") and not (is_model or isinstance(x, type))
+
+
+def _lend_copies(metrics: list[Any]) -> Callable[[], None]:
+    """Let metric objects work on copies of their state; return what gives them back their own."""
+    own = [dict(vars(metric)) for metric in metrics]
+    memo = {id(metric): metric for metric in metrics}  # they may refer to each other
+    for metric, state in zip(metrics, own, strict=True):
+        # what cannot be copied (a bar with its terminal, say) keeps its attributes, but no more
+        with suppress(Exception):
+            vars(metric).update(copy.deepcopy(state, memo))
+
+    def undo() -> None:
+        for metric, state in zip(metrics, own, strict=True):
+            vars(metric).clear()
+            vars(metric).update(state)
+
+    return undo
+
+
+def _undo_grads(learn: Learner) -> Callable[[], None]:
+    params = [p for group in getattr(learn.opt, "param_groups", ()) for p in group["params"]]
+    params += learn.model.parameters() if isinstance(learn.model, nn.Module) else ()
+    saved = [(p, p.grad) for p in params]
+
+    def undo() -> None:
+        for p, grad in saved:
+            p.grad = grad
+
+    return undo
+
+
+def _own_copy(dl: Any) -> Any:
+    """Return a copy of a loader with a count of passes, or with workers that stay, of its own."""
+    if not _is_copied(dl):
+        return dl
+    own = copy.copy(dl)
+    if "dl" in vars(own):  # it serves the batches of another
+        own.dl = _own_copy(own.dl)
+    if isinstance(dl, DataLoader):  # it lets nobody set these; living workers serve one pass
+        vars(own).update(persistent_workers=False, _iterator=None)
+    return own
+
+
+def _is_copied(dl: Any) -> bool:
+    return isinstance(dl, DataLoader) or hasattr(dl, "epoch")
+
+
+def _undo_place(dl: Any) -> Callable[[], None]:
+    """Keep where a loader and its generators are in their order of samples."""
+    owners = (dl, getattr(dl, "sampler", None), getattr(dl, "batch_sampler", None))
+    generators = [g for owner in owners if (g := getattr(owner, "generator", None)) is not None]
+    states = [(g, g.get_state()) for g in generators if isinstance(g, torch.Generator)]
+    tells = hasattr(dl, "state_dict") and hasattr(dl, "load_state_dict") and not _is_copied(dl)
+    place = dl.state_dict() if tells else None
+
+    def undo() -> None:
+        for generator, state in states:
+            generator.set_state(state)
+        if place is not None:
+            dl.load_state_dict(place)
+
+    return undo
+
+
+def _undo_tensors(model: Any) -> Callable[[], None]:
+    """Keep parameters and buffers, what is attached to parameters, and what is frozen."""
+    if not isinstance(model, nn.Module):
+        return lambda: None
+    params = [(p, p.detach().clone(), p.requires_grad, dict(vars(p))) for p in model.parameters()]
+    holds = [(module, held(module)) for module in model.modules()]
+    # a graph of the outer batch would refuse what was changed since, though it is changed back
+    versions = _unsafe_preserve_version_counter((*model.parameters(), *model.buffers()))
+    buffers = [
+        (module._buffers, name, buffer, buffer.clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
+
+    def undo() -> None:
+        for p, value, trainable, attributes in params:
+            p.data.copy_(value)
+            p.requires_grad_(trainable)
+            vars(p).clear()
+            vars(p).update(attributes)
+        for owner, name, buffer, value in buffers:
+            buffer.data.copy_(value)
+            owner[name] = buffer
+        for module, was_held in holds:
+            hold(module, was_held, model.training)
+        versions.__exit__()
+
+    return undo
+
+
+def _undo_opt(opt: Any) -> Callable[[], None]:
+    """Keep an optimizer's state and settings; its parameters stay the same objects."""
+    groups = getattr(opt, "param_groups", None)
+    if groups is None:  # none yet, or a notebook's own: all its attributes but tensors that train
+        return _undo_attributes(opt)
+    memo = {id(p): p for group in groups for p in group["params"]}
+    settings, state = copy.deepcopy((list(groups), dict(opt.state)), memo)
+
+    def undo() -> None:
+        for group, saved in zip(groups, settings, strict=False):
+            group.clear()  # in place: schedules and recorders hold the groups
+            group.update(saved)
+        opt.state.clear()
+        opt.state.update(state)
+
+    return undo

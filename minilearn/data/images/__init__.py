@@ -1,0 +1,1 @@
+"""Image data: find files, labels, corrupt files, data sets, streams; `image_dls` joins them."""

@@ -1,0 +1,221 @@
+"""Number the classes of pictures, and hold out a part of each for validation.
+
+Stands on items.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minilearn.base.text import did_you_mean
+
+from .items import Items, shortened
+
+UNLABELLED = -1
+
+
+class Classes:
+    """The classes of a data set: what each is called, and the number of each label.
+
+    Args:
+        names: in the order of the numbers.
+        numbers: the number of each label, as the data spell it.
+        several: whether a picture may have several labels.
+
+    Attributes:
+        left_out: how many pictures have each label that is not among `numbers`.
+    """
+
+    def __init__(self, names: list[str], numbers: Mapping[str, int], several: bool = False) -> None:
+        self.names, self.numbers, self.several = names, dict(numbers), several
+        self.left_out: Counter[str] = Counter()
+
+    @classmethod
+    def of(cls, found: Sequence[Any], known: list[str] | None, wanted: Any = None) -> Classes:
+        """Decide on the classes.
+
+        Args:
+            found: the labels in the data.
+            known: all names in their order, where the source says so.
+            wanted: the user's own, see `image_dls`.
+
+        Raises:
+            ValueError: no label in the data is among those that the user wants.
+        """
+        several = any(isinstance(label, list) for label in found)
+        labels = dict.fromkeys(text for label in found for text in as_texts(label))
+        if wanted is None:
+            names = known or sorted(labels, key=_in_number_order)
+            return cls(names, {name: i for i, name in enumerate(names)}, several)
+        names, numbers = _wanted(wanted)
+        if labels and not labels.keys() & numbers.keys():
+            hints = (did_you_mean(name, labels, n=1) for name in numbers)
+            hint = next(filter(None, hints), "")
+            raise ValueError(
+                f"no label in the data is in classes=: there are {shortened(list(labels))}, and "
+                f"classes= has {shortened(list(numbers))}{hint}"
+            )
+        return cls(names, numbers, several)
+
+    def has(self, label: Any) -> bool:
+        """Return whether a picture with this label is used; counts the others."""
+        unknown = [text for text in as_texts(label) if text not in self.numbers]
+        self.left_out.update(unknown)
+        return self.several or not unknown
+
+    def target(self, label: Any) -> int | list[float]:
+        """Return the number of a label, -1 for none; of several, a row of 0 and 1."""
+        if not self.several:
+            return UNLABELLED if label is None else self.numbers[as_texts(label)[0]]
+        if label is None:
+            return [float(UNLABELLED)] * len(self.names)
+        chosen = {self.numbers.get(text) for text in as_texts(label)}
+        return [float(i in chosen) for i in range(len(self.names))]
+
+    def target_if_used(self, label: Any) -> int | list[float] | None:
+        """Return the target, None where the picture is not used."""
+        return self.target(label) if self.has(label) else None
+
+    def warn_left_out(self) -> None:
+        """Say which labels are not used, if there are some."""
+        if self.left_out:
+            listed = [f"{name} ({n:,})" for name, n in self.left_out.most_common()]
+            warnings.warn(
+                f"labels that are not in classes= are left out: {shortened(listed)}", stacklevel=2
+            )
+
+
+def as_number(label: Any) -> float:
+    """Return a label that is a number, -1 for none."""
+    return UNLABELLED if label is None else label
+
+
+def as_texts(label: Any) -> list[str]:
+    """Return the labels of a picture as texts: one, several or none."""
+    if label is None:
+        return []
+    several = label if isinstance(label, list) else [label]
+    return [str(int(one) if isinstance(one, (bool, float)) else one) for one in several]
+
+
+def _in_number_order(name: str) -> tuple[float, str]:
+    return (float(name) if name.lstrip("-").isdecimal() else float("inf")), name
+
+
+def _wanted(wanted: Any) -> tuple[list[str], dict[str, int]]:
+    if isinstance(wanted, (str, Path)):
+        wanted = _read(Path(wanted))
+    if not isinstance(wanted, Mapping):
+        wanted = {str(name): str(name) for name in wanted}
+    if not wanted:
+        raise ValueError("classes= is empty; leave it out to use all labels in the data")
+    if all(isinstance(number, int) for number in wanted.values()):
+        if min(wanted.values()) < 0:
+            raise ValueError(f"classes= has numbers of 0 and more, got {wanted}")
+        first = {number: str(label) for label, number in reversed(list(wanted.items()))}
+        names = [first.get(i, str(i)) for i in range(max(first) + 1)]
+        return names, {str(label): int(number) for label, number in wanted.items()}
+    names = list(dict.fromkeys(str(name) for name in wanted.values()))
+    return names, {str(label): names.index(str(name)) for label, name in wanted.items()}
+
+
+def _read(path: Path) -> Any:
+    if path.suffix == ".json":
+        return json.loads(path.read_text(encoding="utf-8"))
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [line.strip() for line in lines if line.strip()]
+
+
+def numbered(
+    by_split: Mapping[str, Items], wanted: Any = None
+) -> tuple[dict[str, Items], dict[str, Tensor], list[str] | None]:
+    """Return the pictures used, their targets and the names of the classes.
+
+    Targets are of shape (N,), numbers of classes or, for labels like 0.25, floats without classes;
+    with several labels a picture they are (N, K).
+
+    Args:
+        by_split: the pictures.
+        wanted: the user's classes, see `image_dls`.
+
+    Raises:
+        ValueError: as `Classes.of` says.
+    """
+    found = [label for items in by_split.values() for label in items.labels]
+    known = next((items.classes for items in by_split.values() if items.classes), None)
+    if wanted is None and known is None and _are_amounts(found):
+        targets = {
+            split: torch.tensor([float("nan" if x is None else x) for x in items.labels])
+            for split, items in by_split.items()
+        }
+        return dict(by_split), targets, None
+    classes = Classes.of(found, known, wanted)
+    used = {
+        split: items.pick(i for i, label in enumerate(items.labels) if classes.has(label))
+        for split, items in by_split.items()
+    }
+    classes.warn_left_out()
+    targets = {
+        split: torch.tensor([classes.target(label) for label in items.labels])
+        for split, items in used.items()
+    }
+    return used, targets, classes.names or None
+
+
+def _are_amounts(labels: Iterable[Any]) -> bool:
+    """Return whether labels are numbers that are not all whole."""
+    given = [label for label in labels if label is not None]
+    try:
+        return any(not float(x).is_integer() for x in given) if given else False
+    except (TypeError, ValueError):
+        return False
+
+
+def check_labelled(items: Items, role: str) -> None:
+    """Raise where pictures to train or validate on have no label.
+
+    Raises:
+        ValueError: some have none; names them.
+    """
+    without = [name for name, label in zip(items.names, items.labels, strict=True) if label is None]
+    if without:
+        raise ValueError(
+            f"{len(without):,} of {len(items):,} pictures for {role} have no label: "
+            f"{shortened(without)}. Pictures get theirs from the folder they lie in or from a "
+            'column of a table; those to predict go into a split "test" or a folder by themselves'
+        )
+
+
+def held_out(items: Items, share: float, seed: int) -> tuple[list[int], list[int]]:
+    """Choose rows to train on and rows to validate on, of each class alike.
+
+    Raises:
+        ValueError: `share` is no share, or nothing would be left on one side.
+    """
+    if not 0 <= share < 1:
+        raise ValueError(f"valid is a share of the training pictures, 0 to below 1, got {share}")
+    groups: dict[str, list[int]] = {}
+    for row, label in enumerate(items.labels):
+        groups.setdefault(str(label), []).append(row)
+    generator = torch.Generator().manual_seed(seed)
+    chosen, due = set(), 0.0
+    for rows in groups.values():
+        due += len(rows) * share  # what rounding took from one class, the next one gives
+        n = min(int(due + 1e-9), len(rows) - 1)
+        due -= n
+        order = torch.randperm(len(rows), generator=generator)[:n].tolist()
+        chosen |= {rows[i] for i in order}
+    if share and not chosen:
+        raise ValueError(
+            f"valid={share} of {len(items):,} pictures leaves none to validate on; add pictures or "
+            "raise valid; valid=0 does without"
+        )
+    return [row for row in range(len(items)) if row not in chosen], sorted(chosen)

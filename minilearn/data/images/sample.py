@@ -1,0 +1,104 @@
+"""Look at some pictures before all are read: their sizes, their mean and deviation.
+
+Stands on pictures.
+"""
+
+from __future__ import annotations
+
+import io
+import statistics
+import warnings
+from collections import Counter
+
+import torch
+from torch import Tensor
+
+from ..columns import channel_stats
+from ..decode import open_image
+from ..pipeline import Pipeline
+from .dataset import Pictures, Reader, decode_all
+from .errors import FaultLog, PictureError, Rule, reason_of
+from .items import Items
+
+MANY = 1000  # pictures that stand for all others
+LARGE = 224  # pixels a side that pictures of many sizes get, unless they are smaller
+TURNED = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
+ORIENTATION = 0x0112
+
+
+def sample(items: Items, seed: int) -> Items:
+    """Return up to 1,000 of the pictures."""
+    if len(items) <= MANY:
+        return items
+    order = torch.randperm(len(items), generator=torch.Generator().manual_seed(seed))
+    return items.pick(sorted(order[:MANY].tolist()))
+
+
+def sizes_of(items: Items) -> Counter[tuple[int, int]]:
+    """Count the sizes (H, W) of pictures by their headers; unreadable ones do not count."""
+    from PIL import Image
+
+    sizes: Counter[tuple[int, int]] = Counter()
+    for ref in items.refs:
+        try:
+            with Image.open(io.BytesIO(items.fetch(ref))) as image:
+                width, height = image.size
+                if image.format != "TIFF" and image.getexif().get(ORIENTATION) in TURNED:
+                    width, height = height, width  # of a TIFF, PIL tells the size when turned
+                sizes[height, width] += 1
+        except Exception:  # named when it is read
+            continue
+    return sizes
+
+
+def choose_size(items: Items) -> tuple[int, int]:
+    """Return the size that most pictures have, or a square for pictures of many sizes.
+
+    Raises:
+        PictureError: none of them can be read; names one, and why.
+    """
+    sizes = sizes_of(items)
+    if not sizes:
+        raise PictureError(
+            f"none of {len(items):,} pictures looked at can be read, such as {items.names[0]} "
+            f"({_why_not(items)})"
+        )
+    (most, n), total = sizes.most_common(1)[0], sizes.total()
+    if n == total:
+        return most
+    side = min(LARGE, int(statistics.median(min(size) for size in sizes.elements())))
+    chosen = most if 2 * n >= total else (side, side)
+    warnings.warn(
+        f"pictures are of {len(sizes):,} sizes ({span(sizes)}); all get {by(chosen)}, size= says "
+        "otherwise",
+        stacklevel=2,
+    )
+    return chosen
+
+
+def _why_not(items: Items) -> str:
+    try:
+        open_image(items.fetch(items.refs[0]))
+    except Exception as e:
+        return reason_of(e)
+    return "it can be read now"
+
+
+def span(sizes: Counter[tuple[int, int]]) -> str:
+    """Say between which sizes (H, W) they are."""
+    by_area = sorted(sizes, key=lambda size: size[0] * size[1])
+    ends = dict.fromkeys((by_area[0], by_area[-1]))
+    return " to ".join(map(by, ends))
+
+
+def by(size: tuple[int, ...]) -> str:
+    """Write a size as 28×28."""
+    return "×".join(map(str, size))
+
+
+def sample_stats(items: Items, pipeline: Pipeline, seed: int) -> tuple[Tensor, Tensor]:
+    """Return mean and deviation of each channel of a sample, on the scale 0..1, two of (C,)."""
+    chosen = sample(items, seed)
+    log = FaultLog("sample", Rule(max_errors=1.0), len(chosen))
+    nothing = torch.zeros(len(chosen))
+    return channel_stats(decode_all(Pictures(chosen, nothing, Reader(pipeline), log))[0])

@@ -1,0 +1,1 @@
+"""One fit on many processes: AccelerateCB, the wrapped model, synchronisation, shards."""

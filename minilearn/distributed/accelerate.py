@@ -1,0 +1,275 @@
+"""The same fit on many processes, through Hugging Face accelerate: AccelerateCB.
+
+Stands on core, data.shards, device, precision and gradients. The engine is accelerate over
+torch.distributed; what is here makes the results those of one process (R18).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from minilearn.base.batch import default_device
+from minilearn.base.seed import set_seed
+from minilearn.core.events import Order
+from minilearn.core.exceptions import ActionConflictError, CancelException
+from minilearn.data.seeded import derive_seed, draw_seed
+from minilearn.distributed.shards import Shard, share, warn_of_rest
+from minilearn.distributed.sync import Processes
+
+from ..callbacks.device import DeviceCB
+from ..callbacks.gradients import GradAccumCB
+from ..callbacks.precision import MixedPrecision, ScaledPrecision
+from ..callbacks.training import TrainCB
+from .ddp import Wrapped, equal_buffers, weights_differ
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from minilearn.core.learner import Learner
+
+KINDS = ("NO", "MULTI_CPU", "MULTI_GPU", "MULTI_XPU", "MULTI_NPU", "MULTI_MLU", "MULTI_HPU")
+
+
+class AccelerateCB(TrainCB):
+    """Train on all processes that `torchrun`, `accelerate launch` or a notebook's launcher started.
+
+    It stands in the place of TrainCB and DeviceCB, and alone it is both. Each process has the same
+    script and the same loaders; every batch of a group goes to one of them, so the batch size is
+    that of one process, and n processes make the updates of one with the n-fold batch. Gradients
+    are the mean over the items of all; metrics, history and predictions are those of all data, each
+    sample once, and the same everywhere. A stop or an error of one process ends all. Schedules step
+    once an update.
+
+    Weights begin as those of the first process, and noise differs from process to process. Between
+    batches `learn.model` is the model itself; wrappers come for a batch of training and go.
+
+    Args:
+        n_inp: as in `TrainCB`.
+        mixed_precision: "bf16", "fp16" or "no"; None for what `accelerate launch` was told.
+        inputs: as in `TrainCB`.
+        targets: as in `TrainCB`.
+        sync_bn: let batch norm have the statistics of all processes, on accelerators.
+        find_unused_parameters: let some weights go without a gradient in an update.
+        kwargs: those of accelerate's `Accelerator`.
+
+    Attributes:
+        accelerator: accelerate's own object.
+        processes: what this one knows of the others; None where it is alone.
+
+    Raises:
+        ValueError: accelerate was told to use an engine that has a loop of its own, or to
+            accumulate.
+        ActionConflictError: there is a MixedPrecision, too.
+        RuntimeError: weights get no gradient; names them.
+
+    Events: before_fit, before_epoch, before_batch, before_step, after_step, cleanup_step,
+        cleanup_batch, after_epoch, cleanup_epoch, cleanup_fit, predict, get_loss, backward, step,
+        zero_grad
+    Order:  PLACE
+    Reads:  model, batch, loss_func, preds, loss, opt, training, depth, dl, processes, error
+    Writes: preds, loss, loss_parts, batch, model
+
+    Source: Li et al. 2020, "PyTorch Distributed" (arXiv:2006.15704).
+    """
+
+    order = Order.PLACE  # nobody sees a batch on the wrong device
+
+    def __init__(
+        self,
+        n_inp: int | None = None,
+        mixed_precision: str | None = None,
+        *,
+        inputs: str | Sequence[str] | Mapping[str, str] | None = None,
+        targets: str | Sequence[str] | None = None,
+        sync_bn: bool = False,
+        find_unused_parameters: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(n_inp, inputs=inputs, targets=targets)
+        self.accelerator = make_accelerator(mixed_precision, find_unused_parameters, kwargs)
+        several = self.accelerator.num_processes > 1
+        if sync_bn and several and self.accelerator.device.type == "cpu":
+            raise ValueError("torch synchronises batch norm on accelerators only; drop sync_bn")
+        self.sync_bn = sync_bn and several
+        self.processes: Any = Processes(self._share, self._join) if several else None
+        self._place = DeviceCB(self.accelerator.device)
+        scaler = self.accelerator.scaler
+        self._scaled = None if scaler is None else ScaledPrecision(scaler=scaler)
+        self._wrapped: Any = None  # a Wrapped, while a fit runs
+        self._keeps = False  # a fit inside another leaves that one's wrapper
+        self._accum: GradAccumCB | None = None
+        self._quiet = ExitStack()  # of a batch whose gradients are not exchanged yet
+        self._exchanges = self._exchanged = True
+        self._checked = self._warned = False
+
+    @property
+    def skips_non_finite(self) -> bool:
+        """Whether the fit goes on after an update whose gradients are not finite: under fp16."""
+        return self._scaled is not None and self._scaled.skips_non_finite
+
+    def _share(self, dl: Any, training: bool) -> Any:
+        return share(dl, self.processes, training)
+
+    # ---- events ----
+
+    def before_fit(self, learn: Learner) -> None:
+        """Place the model, and let noise differ from process to process."""
+        if (half := learn.find(MixedPrecision)) is not None:
+            raise ActionConflictError(
+                f"{half!r} and AccelerateCB both decide on the precision: drop the first and use "
+                f"AccelerateCB(mixed_precision={half.dtype!r})"
+            )
+        if self._wrapped is not None and learn.model is self._wrapped.model:
+            learn.model = self._wrapped.own  # this fit is inside a batch of another
+        self._place.before_fit(learn)
+        self._keeps = self._wrapped is not None and learn.depth > 0
+        self._accum, self._warned = learn.find(GradAccumCB), False
+        if self._scaled is not None:
+            self._scaled.before_fit(learn)
+        if learn.processes is not None and learn.processes.rank and not learn.depth:
+            set_seed(derive_seed(draw_seed(), learn.processes.rank))
+
+    def before_epoch(self, learn: Learner) -> None:
+        """Wrap the model, if it is not wrapped yet for such a pass."""
+        if self._wrapped is None or not self._wrapped.serves(learn.model, learn.training):
+            self._release()
+            self._keeps = False
+            if learn.processes is not None and learn.training:
+                weights_differ(learn.model, learn.processes)
+            self._wrapped = Wrapped(self.accelerator, learn, self.sync_bn)
+        if learn.training and not self._warned and isinstance(learn.dl, Shard):
+            self._warned = True
+            warn_of_rest(learn.dl)
+        self._checked = not learn.training
+
+    def before_batch(self, learn: Learner) -> None:
+        """Move the batch; in training wrap the model and say whether gradients are exchanged."""
+        self._place.before_batch(learn)
+        if learn.training:
+            learn.model = self._wrapped.model
+            self._quiet.enter_context(self._exchange_if_closing(learn))
+
+    def backward(self, learn: Learner) -> None:
+        """Compute the gradients; with the last batch of an update all processes exchange them."""
+        loss, processes = learn.loss, learn.processes
+        if processes is not None:
+            if not processes.items:
+                loss = self._wrapped.nothing()
+            elif self._accum is None and processes.items != processes.mean_items:
+                loss = loss * (processes.items / processes.mean_items)
+        self.accelerator.backward(loss)
+        self._exchanged = self._exchanges
+        if not self._checked:
+            self._checked = True
+            self._wrapped.check_all_used()
+
+    def before_step(self, learn: Learner) -> None:
+        """See that gradients were exchanged, then unscale them."""
+        if not self._exchanged:  # an open group was closed when no batch came any more
+            self.accelerator.backward(self._wrapped.nothing())
+            self._exchanged = True
+        if self._scaled is not None:
+            self._scaled.before_step(learn)
+
+    def after_step(self, learn: Learner) -> None:
+        """An update was made: no more skips in a row."""
+        if self._scaled is not None:
+            self._scaled.after_step(learn)
+
+    def cleanup_step(self, learn: Learner) -> None:
+        """Move the scale of the loss."""
+        if self._scaled is not None:
+            self._scaled.cleanup_step(learn)
+
+    def cleanup_batch(self, learn: Learner) -> None:
+        """Take the wrapper off."""
+        self._quiet.close()
+        if self._wrapped is not None:
+            learn.model = self._wrapped.own
+
+    def after_epoch(self, learn: Learner) -> None:
+        """Let all processes have the buffers of the first; each had statistics of its own part."""
+        if learn.processes is not None and learn.training:
+            equal_buffers(learn.model)
+
+    def cleanup_epoch(self, learn: Learner) -> None:
+        """Do so too where a cancel ended the pass for all."""
+        if isinstance(learn.error, CancelException):
+            self.after_epoch(learn)
+
+    def cleanup_fit(self, learn: Learner) -> None:
+        """Leave the model as it was."""
+        if self._scaled is not None:
+            self._scaled.cleanup_fit(learn)
+        if not self._keeps:
+            self._release()
+
+    # ---- together with the others ----
+
+    def _exchange_if_closing(self, learn: Learner) -> AbstractContextManager:
+        """Let gradients be exchanged in this batch, if it closes an update."""
+        closes = self._accum is None or self._accum.closes(learn)
+        self._exchanges = closes or not self._wrapped.exchanges
+        return nullcontext() if self._exchanges else self.accelerator.no_sync(self._wrapped.model)
+
+    def _join(self, learn: Learner) -> None:
+        """Make the update of the others, to which this process has no batch to give."""
+        with self._exchange_if_closing(learn):
+            learn.loss = torch.zeros((), device=self.accelerator.device)
+            learn._update()
+
+    def _release(self) -> None:
+        if self._wrapped is not None:
+            self._wrapped.undo()
+        self._wrapped = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the scale of the loss, where there is one."""
+        return {} if self._scaled is None else self._scaled.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with that scale."""
+        if self._scaled is not None and state:
+            self._scaled.load_state_dict(state)
+
+
+def make_accelerator(
+    mixed_precision: str | None, find_unused_parameters: bool, kwargs: dict[str, Any]
+) -> Accelerator:
+    """Make accelerate's object; it begins the process group where a launcher asks for one.
+
+    Raises:
+        ValueError: it would use an engine that has a loop of its own, or accumulate.
+    """
+    from accelerate import Accelerator, DistributedDataParallelKwargs
+
+    handlers = list(kwargs.pop("kwargs_handlers", None) or [])
+    if not any(isinstance(h, DistributedDataParallelKwargs) for h in handlers):
+        # buffers are made equal at the end of a pass: a forward pass then waits for nobody
+        handlers.append(
+            DistributedDataParallelKwargs(
+                broadcast_buffers=False, find_unused_parameters=find_unused_parameters
+            )
+        )
+    if default_device().type == "cpu":
+        kwargs.setdefault("cpu", True)
+    made = Accelerator(mixed_precision=mixed_precision, kwargs_handlers=handlers, **kwargs)
+    if dist.is_initialized() and dist.get_world_size() != made.num_processes:
+        raise RuntimeError(
+            f"{dist.get_world_size()} processes were started, and accelerate sees "
+            f"{made.num_processes}: start them with torchrun, accelerate launch or "
+            "accelerate.notebook_launcher, which set RANK, LOCAL_RANK and WORLD_SIZE"
+        )
+    if made.gradient_accumulation_steps > 1:
+        raise ValueError("accelerate would divide the loss: use GradAccumCB(n) to accumulate")
+    kind, fsdp = made.distributed_type.value, getattr(made.state, "fsdp_plugin", None)
+    if kind not in KINDS and not (kind == "FSDP" and getattr(fsdp, "fsdp_version", 1) == 2):
+        raise ValueError(
+            f"AccelerateCB works with DDP and FSDP version 2; accelerate was told to use {kind}"
+        )
+    return made

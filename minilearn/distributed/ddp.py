@@ -1,0 +1,165 @@
+"""The model as all processes train it: prepared by accelerate, and given back as it was.
+
+Stands on core and torch.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from minilearn.distributed.sync import Processes
+
+from ..checkpoint.sharded import is_sharded
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from minilearn.core.learner import Learner
+
+MARKS = ("forward", "_original_forward", "_is_accelerate_prepared")  # what accelerate sets on it
+
+
+class Nothing(nn.Module):
+    """Stands in for a model: the gradient of every weight is zero, whatever its value."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.params = [p for p in model.parameters() if p.requires_grad]  # no child of this module
+
+    def forward(self) -> Any:
+        """Return a loss of zero that depends on all weights."""
+        return sum(p.flatten()[:0].sum() for p in self.params)
+
+
+class Wrapped:
+    """A model that accelerate has prepared for training, or only for validation.
+
+    Args:
+        accelerator: does it.
+        learn: has the model, and says whether the pass trains.
+        sync_bn: give batch norm the statistics of all processes.
+
+    Attributes:
+        own: the model itself.
+        model: what a training batch is to be given to.
+        exchanges: whether a backward pass of `model` exchanges gradients.
+    """
+
+    def __init__(self, accelerator: Accelerator, learn: Learner, sync_bn: bool) -> None:
+        self.accelerator, self.own, self.training = accelerator, learn.model, learn.training
+        self._marks = {k: vars(self.own)[k] for k in MARKS if k in vars(self.own)}
+        self.model: Any
+        self._replaced: list[tuple[nn.Module, str, nn.Module]] = []
+        self._trainable = self._flags()
+        frozen = not any(self._trainable)
+        if sync_bn and self.training:
+            self._synchronise_norms(learn._frozen)
+        # sharded weights exchange their gradients by themselves
+        evaluates = frozen or not self.training or is_sharded(self.own)
+        shards = accelerator.distributed_type.value == "FSDP" and not evaluates
+        with warnings.catch_warnings():  # torch wants another word for it in later versions
+            warnings.filterwarnings("ignore", ".*broadcast_buffers", FutureWarning)
+            if shards:  # FSDP 2 gives the optimizer the parts in the place of the weights
+                self.model, _ = accelerator.prepare(self.own, learn.opt)
+            else:
+                self.model = accelerator.prepare_model(self.own, evaluation_mode=evaluates)
+        self.exchanges = isinstance(self.model, DistributedDataParallel)
+        if self.exchanges:
+            self.model.training = self.own.training
+            equal_buffers(self.own)
+            self._settle()
+
+    def _flags(self) -> list[bool]:
+        return [p.requires_grad for p in self.own.parameters()]
+
+    def serves(self, model: Any, training: bool) -> bool:
+        """Return whether this is the wrapper for a pass over `model`."""
+        same = model is self.own and self._flags() == self._trainable
+        return same and (self.training or not training)
+
+    def _settle(self) -> None:
+        """Let DDP order its buckets now: later, a process without a batch would be waited for."""
+        for _ in range(2):
+            self.nothing().backward()
+        for p in self.own.parameters():
+            p.grad = None
+
+    def nothing(self) -> Tensor:
+        """Return a loss that adds nothing to any gradient, and takes part in their exchange.
+
+        Raises:
+            RuntimeError: the weights are sharded, so no process can be without a batch.
+        """
+        if not self.exchanges:
+            raise RuntimeError(
+                "a batch was cancelled in some processes only, and with sharded weights each needs "
+                "all others in every batch: cancel it in all of them"
+            )
+        self.model.module = Nothing(self.own)
+        try:
+            return self.model()
+        finally:
+            self.model.module = self.own
+
+    def check_all_used(self) -> None:
+        """Raise where DDP waits for gradients that do not come.
+
+        Raises:
+            RuntimeError: names the weights, and what to do.
+        """
+        if not self.exchanges or self.model.find_unused_parameters:
+            return
+        named = self.own.named_parameters()
+        unused = [name for name, p in named if p.requires_grad and p.grad is None]
+        if unused:
+            raise RuntimeError(
+                f"{len(unused)} weights got no gradient: {', '.join(unused[:5])}"
+                f"{', …' if len(unused) > 5 else ''}. Let the loss depend on them, freeze them "
+                "(learn.freeze), or use AccelerateCB(find_unused_parameters=True)."
+            )
+
+    def _synchronise_norms(self, frozen: list[nn.Module]) -> None:
+        for parent in list(self.own.modules()):
+            for name, child in parent.named_children():
+                is_norm = isinstance(child, nn.modules.batchnorm._BatchNorm)
+                if is_norm and not any(child is m for m in frozen):
+                    self._replaced.append((parent, name, child))
+                    setattr(parent, name, nn.SyncBatchNorm.convert_sync_batchnorm(child))
+
+    def undo(self) -> None:
+        """Leave the model as it was; its weights and buffers are the trained ones."""
+        if self.exchanges:  # whoever else still holds the wrapper: it must exchange nothing more
+            self.model._remove_autograd_hooks()
+        for parent, name, norm in self._replaced:
+            norm.train(getattr(parent, name).training)
+            setattr(parent, name, norm)
+        for mark in MARKS:
+            vars(self.own).pop(mark, None)
+        vars(self.own).update(self._marks)
+        self.accelerator._models.clear()
+
+
+def equal_buffers(model: nn.Module) -> None:
+    """Let all processes have the buffers of the first."""
+    for buffer in model.buffers():
+        dist.broadcast(buffer, 0)
+
+
+def weights_differ(model: nn.Module, processes: Processes) -> bool:
+    """Compare weights over all processes; warn in the first one where they differ."""
+    if is_sharded(model):
+        return False
+    sums = [float(p.detach().double().sum()) for p in model.parameters()]
+    differ = any(other != sums for other in processes.gather(sums))
+    if differ and processes.rank == 0:
+        warnings.warn(
+            "the processes made different weights; all begin with those of the first. Seed before "
+            "the model is made: set_seed(42)",
+            stacklevel=2,
+        )
+    return differ

@@ -1,0 +1,1 @@
+"""Use a trained model: validate, predict, export."""

@@ -1,0 +1,272 @@
+"""Where the time and the memory of a fit go: TimerCB, ProfilerCB, MemoryCB.
+
+Stands on core.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from minilearn.base.lazy_method import method_of
+from minilearn.core.callback import Callback, CleanUp, call, owner_name
+from minilearn.core.events import ACTIONS, Order
+from minilearn.core.history import History
+from minilearn.core.learner import Learner
+from minilearn.core.patched import Patched
+
+
+@method_of(Patched)
+@property
+def timings(self: Learner) -> History:
+    """Where the last fit with a `TimerCB` spent its time: a table, one row for each who and what.
+
+    Columns: `who` (a callback, the owner of an action, "loader"), `what` (an event, an action,
+    "next batch"), `calls`, `seconds`, on a GPU `device_seconds`, and `share` of the whole fit. The
+    first rows sum up "model" (the five actions), "callbacks", "data", and the rest, "loop".
+
+    Raises:
+        AttributeError: there was no TimerCB.
+    """
+    if (found := vars(self).get("_timings")) is None:
+        raise AttributeError("nothing was timed: fit(..., cbs=TimerCB()) first")
+    return found
+
+
+class TimerCB(Callback):
+    """Time every handler, every action and the wait for data; `learn.timings` shows the table.
+
+    Without it the loop measures nothing. On a GPU its own clock times the work, too, and is read
+    every 512 notes.
+
+    Args:
+        hint: warn where more than this share of the training waits for data.
+
+    Events: before_fit, before_epoch, cleanup_fit
+    Order:  ACCUMULATE
+    Reads:  training
+    Writes:
+    Syncs: on a GPU, once in 512 notes
+    """
+
+    order = Order.ACCUMULATE
+    in_probe = False
+
+    def __init__(self, hint: float = 0.5) -> None:
+        self.hint = hint
+
+    def before_fit(self, learn: Learner) -> None:
+        """Start the clock."""
+        self._sums: dict[tuple[str, str, str], list[float]] = {}  # calls, seconds, of the device
+        self._notes: list[tuple[list[float], Any, Any]] = []  # begin and end on the device
+        self._table, self._waited, self._worked = None, 0.0, 0.0
+        self._on_gpu = torch.cuda.is_available()
+        self._start = self._mark = perf_counter()
+        self._wrap(learn)
+
+    def before_epoch(self, learn: Learner) -> None:
+        """Time callbacks that came since, too."""
+        self._wrap(learn)
+        self._epoch_begins(learn)
+
+    def cleanup_fit(self, learn: Learner) -> None:
+        """Make the table, and say if data are what takes the time."""
+        self._read_device()
+        vars(learn)["_timings"] = self._rows(perf_counter() - self._start)
+        share = self._waited / max(self._waited + self._worked, 1e-9)
+        if share > self.hint:
+            warnings.warn(
+                f"{share:.0%} of a step waits for data: raise num_workers or cache", stacklevel=2
+            )
+
+    def _wrap(self, learn: Learner) -> None:
+        if learn._table is self._table:
+            return
+        table = {
+            event: tuple(self._timed(handler, event, learn) for handler in handlers)
+            for event, handlers in learn._table.items()
+        }
+        table["before_epoch"] += (self._epoch_begins,)  # what follows is the loader's time
+        table["before_batch"] = (self._data_came, *table["before_batch"])
+        table["cleanup_batch"] += (self._batch_ends,)
+        learn._keep_table(table)
+        self._table = table
+        for action in ACTIONS:
+            if action in vars(learn):
+                who = type(learn.owner(action)).__name__
+                vars(learn)[action] = self._timer(vars(learn)[action], "model", who, action, learn)
+
+    def _timed(self, handler: Callable, event: str, learn: Learner) -> Callable:
+        if isinstance(handler, CleanUp):
+            return CleanUp(event, tuple(self._timed(m, event, learn) for m in handler.methods))
+        return self._timer(handler, "callbacks", owner_name(handler), event, learn)
+
+    def _timer(self, f: Callable, kind: str, who: str, what: str, learn: Learner) -> Callable:
+        @wraps(f, updated=())
+        def run(*args: Any) -> Any:
+            start, mark = perf_counter(), self._device_mark()
+            try:  # by `call`, in whose frames a probe finds out who is busy
+                return call(f, args, f"{who}.{what}", learn)
+            finally:
+                self._note(kind, who, what, perf_counter() - start, mark)
+
+        # the owner's name stands in notes on errors
+        vars(run)["__self__"] = getattr(f, "__self__", None)
+        return run
+
+    def _note(self, kind: str, who: str, what: str, seconds: float, mark: Any = None) -> None:
+        sums = self._sums.setdefault((kind, who, what), [0, 0.0, 0.0])
+        sums[0] += 1
+        sums[1] += seconds
+        if mark is not None:
+            self._notes.append((sums, mark, self._device_mark()))
+            if len(self._notes) >= 512:
+                self._read_device()
+
+    def _device_mark(self) -> Any:
+        if not self._on_gpu:
+            return None
+        mark = torch.cuda.Event(enable_timing=True)
+        mark.record()
+        return mark
+
+    def _read_device(self) -> None:
+        if self._notes:
+            self._notes[-1][2].synchronize()
+        for sums, begin, end in self._notes:
+            sums[2] += begin.elapsed_time(end) / 1000
+        self._notes = []
+
+    def _data_came(self, learn: Learner) -> None:
+        now = perf_counter()
+        self._note("data", "loader", "next batch", now - self._mark)
+        self._waited += (now - self._mark) * learn.training
+        self._mark = now
+
+    def _batch_ends(self, learn: Learner) -> None:
+        now = perf_counter()
+        self._worked += (now - self._mark) * learn.training
+        self._mark = now
+
+    def _epoch_begins(self, learn: Learner) -> None:
+        self._mark = perf_counter()
+
+    def _rows(self, total: float) -> History:
+        kinds = {kind: [0, 0.0, 0.0] for kind in ("model", "callbacks", "data")}
+        for (kind, _, _), sums in self._sums.items():
+            kinds[kind] = [a + b for a, b in zip(kinds[kind], sums, strict=True)]
+        rest = total - sum(seconds for _, seconds, _ in kinds.values())
+        rows = History()
+        for kind, sums in {**kinds, "loop": [1, rest, 0.0]}.items():
+            rows.append(self._row(kind, "all", sums, total))
+        details = sorted(self._sums.items(), key=lambda item: -item[1][1])
+        rows += [self._row(who, what, sums, total) for (_, who, what), sums in details]
+        return rows
+
+    def _row(self, who: str, what: str, sums: list[float], total: float) -> dict[str, Any]:
+        device = {"device_seconds": sums[2]} if self._on_gpu else {}
+        row = {"who": who, "what": what, "calls": sums[0], "seconds": sums[1], **device}
+        return row | {"share": sums[1] / total}
+
+
+class ProfilerCB(Callback):
+    """Record some training batches with torch.profiler; Perfetto opens the file `trace.json`.
+
+    Args:
+        steps: the first training batch to record, counted from 0, and the one to stop before.
+        dir: the folder for the file.
+        options: for `torch.profiler.profile`, such as record_shapes or with_stack.
+
+    Attributes:
+        profile: torch's object, for `profile.key_averages()`; None before the first fit.
+
+    Raises:
+        ValueError: `steps` are not two rising numbers.
+
+    Events: before_fit, cleanup_batch, cleanup_fit
+    Order:  ACCUMULATE
+    Reads:  scratch, training
+    Writes:
+    """
+
+    order = Order.ACCUMULATE
+    in_probe = False
+
+    def __init__(
+        self, steps: tuple[int, int] = (10, 13), dir: str | Path = ".", **options: Any
+    ) -> None:
+        first, stop = steps
+        if not 0 <= first < stop:
+            raise ValueError(f"steps=(first, stop) are two rising numbers, got {steps!r}")
+        self.steps, self.dir, self.options = steps, Path(dir), options
+        self.profile: Any = None  # torch's, in a fit
+
+    def before_fit(self, learn: Learner) -> None:
+        """Begin to wait; torch warms up for one batch."""
+        first, stop = self.steps
+        plan = torch.profiler.schedule(
+            wait=max(first - 1, 0), warmup=min(first, 1), active=stop - first, repeat=1
+        )
+        path = (learn.scratch or self.dir) / "trace.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.profile = torch.profiler.profile(
+            schedule=plan,
+            on_trace_ready=lambda profile: profile.export_chrome_trace(str(path)),
+            **self.options,
+        )
+        self.profile.start()
+        self._runs = True
+
+    def cleanup_batch(self, learn: Learner) -> None:
+        """Count the batch."""
+        if learn.training and self._runs:
+            self.profile.step()
+
+    def cleanup_fit(self, learn: Learner) -> None:
+        """Stop, and write what there is of a fit that was shorter."""
+        if self.profile is not None and self._runs:
+            self._runs = False
+            self.profile.stop()
+
+
+class MemoryCB(Callback):
+    """Add the most memory that a round needed to its row of the history: `memory_mb`, in MiB.
+
+    On CUDA these are the tensors of this process's device; elsewhere the memory of the process, the
+    most that it ever had.
+
+    Events: before_round, after_epoch
+    Order:  METRICS + 1
+    Reads:  row
+    Writes: row
+    """
+
+    order = Order.METRICS + 1
+
+    def before_round(self, learn: Learner) -> None:
+        """Begin to measure."""
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+
+    def after_epoch(self, learn: Learner) -> None:
+        """Write it to the row; what comes last counts."""
+        learn.row = {**learn.row, "memory_mb": memory_mb()}
+
+
+def memory_mb() -> float | None:
+    """Return the most memory that was in use, in MiB; None where the system does not say."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**20
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10

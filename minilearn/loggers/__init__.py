@@ -1,0 +1,1 @@
+"""Records of a run: files, trackers, text, hyper-parameters."""

@@ -1,0 +1,156 @@
+"""Hyper-parameters over the updates of a fit: RecorderCB.
+
+Stands on core and fields. matplotlib is asked for by `plot` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from minilearn.core.callback import Callback
+from minilearn.core.events import Order
+
+from ..optim.param_sched import get_field
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from minilearn.core.learner import Learner
+
+
+class RecorderCB(Callback):
+    """Record values once an update, such as the learning rate that it used.
+
+    Args:
+        names: hyper-parameters to record: "lr", "mom" (momentum, or the first beta), "wd" (weight
+            decay), or any key of a parameter group.
+        groups: record a list with the value of each parameter group, instead of the first one's.
+        functions: what to record by name: a function that takes this callback, whose `pg` is a
+            parameter group, or a hyper-parameter as in `names`.
+
+    Attributes:
+        recs: the values by name. Device values are read at the end of the fit.
+        pg: the parameter group that a function is asked about.
+
+    >>> rec = RecorderCB("mom", lr=lambda cb: cb.pg["lr"])
+
+    Events: before_fit, after_step, after_batch, cleanup_fit
+    Order:  METRICS
+    Reads:  opt
+    Writes:
+    """
+
+    order = Order.METRICS
+
+    def __init__(self, *names: str, groups: bool = False, **functions: Any) -> None:
+        self.d = {**{name: name for name in names}, **functions}
+        self.functions = {name: _as_function(f) for name, f in self.d.items()}
+        self.groups, self.pg, self._by_update = groups, None, True
+        self.recs: dict[str, list[Any]] = {name: [] for name in self.d}
+
+    def before_fit(self, learn: Learner) -> None:
+        """Begin new records."""
+        self.recs = {name: [] for name in self.d}
+        self.pg = (getattr(learn.opt, "param_groups", None) or [None])[0]
+        self._by_update = hasattr(type(learn), "steps_done")
+
+    def after_step(self, learn: Learner) -> None:
+        """Record what the update that was just made has used."""
+        if self._by_update:
+            self._record(learn.opt)
+
+    def after_batch(self, learn: Learner) -> None:
+        """Record by batches where a learner of your own does not count updates."""
+        if not self._by_update and getattr(learn, "training", learn.model.training):
+            self._record(learn.opt)
+
+    def cleanup_fit(self, learn: Learner) -> None:
+        """Read what was recorded as tensors."""
+        self.recs = {name: _as_numbers(values) for name, values in self.recs.items()}
+
+    def _record(self, opt: Any) -> None:
+        groups = _param_groups(opt)
+        for name, f in self.functions.items():
+            values = [self._ask(f, group) for group in (groups if self.groups else groups[:1])]
+            self.recs[name].append(values if self.groups else values[0])
+        self.pg = groups[0]
+
+    def _ask(self, f: Callable[[RecorderCB], Any], group: dict[str, Any]) -> Any:
+        self.pg = group
+        value = f(self)
+        return value.detach().clone() if isinstance(value, Tensor) else value
+
+    def plot(self) -> list[Axes]:
+        """Draw each record over the updates, and return the axes, one a name.
+
+        Raises:
+            ValueError: nothing was recorded.
+        """
+        recs = {name: _as_numbers(values) for name, values in self.recs.items() if values}
+        if not recs:
+            raise ValueError("nothing was recorded: call plot() after a fit that trained")
+        import matplotlib.pyplot as plt
+
+        fig, axes = plt.subplots(
+            1, len(recs), figsize=(4.5 * len(recs), 3), squeeze=False, layout="constrained"
+        )
+        for ax, (name, values) in zip(axes[0], recs.items(), strict=True):
+            lines = ax.plot(range(1, len(values) + 1), values)
+            ax.set(title=name, xlabel="update")
+            ax.grid(alpha=0.3)
+            if len(lines) > 1:
+                ax.legend(lines, [f"group {i}" for i in range(len(lines))])
+        return list(axes[0])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the records."""
+        return {"recs": {name: _as_numbers(values) for name, values in self.recs.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from these records."""
+        self.recs = {name: list(state["recs"].get(name, [])) for name in self.d}
+
+    def __repr__(self) -> str:
+        """Show what is recorded."""
+        return f"RecorderCB({', '.join(self.d)})"
+
+
+def _as_function(f: Any) -> Callable[[RecorderCB], Any]:
+    if callable(f):
+        return f
+    if isinstance(f, str):
+        return partial(_hyper_parameter, name=f)
+    raise TypeError(
+        f"RecorderCB records functions of itself and names such as 'lr', not {f!r}; write "
+        "RecorderCB(lr=lambda cb: cb.pg['lr']) or RecorderCB('lr')"
+    )
+
+
+def _hyper_parameter(cb: RecorderCB, name: str) -> Any:
+    return get_field(cb.pg or {}, name)
+
+
+def _param_groups(opt: Any) -> list[dict[str, Any]]:
+    groups = getattr(opt, "param_groups", None)
+    if not groups:
+        raise ValueError(
+            "RecorderCB reads the param_groups of the optimizer, and this "
+            f"{type(opt).__name__} has none; take RecorderCB out, or use a torch.optim.Optimizer"
+        )
+    return groups
+
+
+def _as_numbers(values: Any) -> Any:
+    """Return `values` with its tensors as numbers, read from the device together if alike."""
+    if isinstance(values, Tensor):
+        return values.tolist()
+    if not isinstance(values, (list, tuple)):
+        return values
+    if values and all(isinstance(v, Tensor) and v.shape == values[0].shape for v in values):
+        return torch.stack(list(values)).tolist()
+    return [_as_numbers(v) for v in values]

@@ -1,0 +1,105 @@
+"""What a run was made of: RunCB.
+
+Stands on rows.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from minilearn.core.callback import Callback
+from minilearn.core.events import Order
+from minilearn.distributed.sync import rank
+
+if TYPE_CHECKING:
+    from minilearn.core.learner import Learner
+
+PACKAGES = ("minilearn", "torch", "numpy", "fastcore", "torcheval", "datasets", "safetensors")
+
+
+class RunCB(Callback):
+    """Write to a folder's `run.json` how each fit there was started, and how it ended.
+
+    An entry has the command line, the plan of the fit, the optimizer and its settings, the model,
+    torch's seed, versions and devices, the git commit of the working directory and whether files
+    differ from it.
+
+    Args:
+        dir: the folder.
+        settings: what else belongs to the record, such as options of your own.
+
+    Events: before_fit, cleanup_fit
+    Order:  REPORT
+    Reads:  scratch, plan, opt, model, error, epoch, steps_done
+    Writes:
+    """
+
+    order = Order.REPORT
+
+    def __init__(self, dir: str | Path, **settings: Any) -> None:
+        self.dir, self.settings = Path(dir), settings
+
+    def before_fit(self, learn: Learner) -> None:
+        """Add an entry to the file."""
+        self._file = (learn.scratch or self.dir) / "run.json"
+        self._runs = json.loads(self._file.read_text()) if self._file.exists() else []
+        entry = {"began": _now(), "arguments": sys.argv, "settings": self.settings}
+        entry |= {"plan": vars(learn.plan), "model": str(learn.model), "seed": torch.initial_seed()}
+        entry |= {"opt": {"name": type(learn.opt).__name__, **getattr(learn.opt, "defaults", {})}}
+        self._runs.append({**entry, "git": git_state(), "environment": environment()})
+        self._write()
+
+    def cleanup_fit(self, learn: Learner) -> None:
+        """Say how the fit ended."""
+        ended = {"ended": _now(), "epoch": learn.epoch, "steps": learn.steps_done}
+        self._runs[-1] |= {**ended, "error": learn.error and repr(learn.error)}
+        self._write()
+
+    def _write(self) -> None:
+        if rank() == 0:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            self._file.write_text(json.dumps(self._runs, indent=1, default=str))
+
+
+def environment() -> dict[str, Any]:
+    """Return what results may depend on: versions, system, devices."""
+    n_devices = torch.cuda.device_count()
+    return {
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "system": platform.platform(),
+        "devices": [torch.cuda.get_device_name(i) for i in range(n_devices)],
+        "cuda": torch.version.cuda,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def git_state() -> dict[str, Any] | None:
+    """Return the commit of the working directory and whether files differ; None without git."""
+    ask = {"capture_output": True, "text": True, "check": True, "timeout": 10}
+    try:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], **ask).stdout.strip()
+        changed = subprocess.run(["git", "status", "--porcelain"], **ask).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return {"commit": commit, "changed": bool(changed)}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")

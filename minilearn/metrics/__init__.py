@@ -1,0 +1,1 @@
+"""Losses and metrics of each epoch: MetricsCB and the metric functions."""

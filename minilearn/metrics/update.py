@@ -1,0 +1,242 @@
+"""What counts as a metric, and how batches reach metric objects: joined where that is the same.
+
+Stands on core. It names families of classes of both libraries and imports neither.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minilearn.base.batch import to_device
+
+from .mean import FunctionMean
+
+CACHES = ("_computed", "_forward_cache")  # of torchmetrics: results, which a reset forgets
+KEEP_BYTES = 256 * 1024  # clones of predictions and targets kept for one joined update
+
+JOINING = (
+    "torcheval.metrics.classification.",
+    "torcheval.metrics.regression.",
+    "torchmetrics.classification.",
+    "torchmetrics.regression.",
+)
+"""Families whose update on joined batches equals the updates on each (windows and rates do not)."""
+
+
+RESERVED = ("loss", "epoch", "steps", "time", "train", "valid_loss")
+
+
+def named(ms: tuple, metrics: dict[str, Any]) -> dict[str, Any]:
+    """Give each metric the name of its column: its class, its function, or its keyword.
+
+    Raises:
+        ValueError: a metric has no name, or the name of another column.
+    """
+    named = {}
+    for m in ms:
+        inner = getattr(m, "func", m)  # of a partial
+        name = first = getattr(inner, "__name__", type(inner).__name__)
+        if name == "<lambda>":
+            raise ValueError(
+                "a lambda has no name for its column: write MetricsCB(my_name=lambda …)"
+            )
+        number = 1
+        while name in named or name in metrics:
+            name, number = f"{first}_{number + 1}", number + 1
+        named[name] = m
+    for name in (named := {**named, **metrics}):
+        check_name(name, {other: m for other, m in named.items() if other != name})
+    return named
+
+
+def check_name(name: str, taken: dict[str, Any]) -> None:
+    """Raise where the column `name` would hide another."""
+    bare = name.removeprefix("train_")
+    if name in taken or name in RESERVED or (bare != name and bare in taken):
+        raise ValueError(
+            f"the history has another column {name!r}: choose another name for this one"
+        )
+
+
+def as_metric(name: str, m: Any) -> Any:
+    """Return an object with `update`, `compute` and `reset` for whatever counts as a metric.
+
+    Raises:
+        TypeError: `m` is no metric.
+    """
+    m = m() if isinstance(m, type) else m
+    if all(callable(getattr(m, method, None)) for method in ("update", "compute", "reset")):
+        return m
+    if callable(m):
+        return FunctionMean(m)
+    raise TypeError(
+        f"metric {name!r} is a {type(m).__name__}: give a function of (preds, targs), or an "
+        "object with update, compute and reset"
+    )
+
+
+class Feed:
+    """Hands batches to metric objects, together where that gives the same value.
+
+    The first batch of a pass goes in at once, so that a metric that cannot take it says so there.
+    Later ones of metrics that join (`JOINING`, or an attribute `joins = True`) wait as clones, of
+    at most `KEEP_BYTES`, and are concatenated into one update.
+    """
+
+    def __init__(self, metrics: Iterable[Any]) -> None:
+        metrics = list(metrics)
+        self.joining = [m for m in metrics if joins(m)]
+        self.others = [m for m in metrics if not joins(m)]
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what waits."""
+        self.begun, self.kept, self.bytes = False, [], 0
+        self._on_cpu: set[int] = set()  # metrics whose state the device of the data cannot hold
+
+    def update(self, preds: Any, targs: Any) -> None:
+        """Take a batch."""
+        for metric in self.others:
+            self.hand(metric, preds, targs)
+        if self.joining:
+            self._join(preds, targs)
+        self.begun = True
+
+    def _join(self, preds: Any, targs: Any) -> None:
+        size = preds.nbytes + targs.nbytes if _both_tensors(preds, targs) else KEEP_BYTES
+        if self.bytes + size > KEEP_BYTES:
+            self.flush()
+        if not self.begun or size >= KEEP_BYTES:
+            for metric in self.joining:
+                self.hand(metric, preds, targs)
+        else:  # clones, because a loader may refill its buffers
+            self.kept.append((preds.clone(), targs.clone()))
+            self.bytes += size
+
+    def flush(self) -> None:
+        """Work off what waits."""
+        kept, self.kept, self.bytes = self.kept, [], 0
+        for _, alike in groupby(kept, _signature):
+            preds, targs = map(torch.cat, zip(*alike, strict=True))
+            for metric in self.joining:
+                self.hand(metric, preds, targs)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what waits."""
+        return {"begun": self.begun, "kept": list(self.kept)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with what waited."""
+        self.begun, self.kept = state["begun"], [tuple(pair) for pair in state["kept"]]
+        self.bytes = sum(preds.nbytes + targs.nbytes for preds, targs in self.kept)
+
+    def hand(self, metric: Any, preds: Any, targs: Any) -> None:
+        """Update `metric`, on the device of the data where its state can live there."""
+        device = getattr(preds, "device", None)
+        if id(metric) in self._on_cpu:
+            preds, targs = to_device((preds, targs), "cpu")
+        elif device is not None and getattr(metric, "device", device) != device:
+            try:
+                metric.to(device)
+            except TypeError:  # MPS has no float64
+                metric.to("cpu")
+                self._on_cpu.add(id(metric))
+                preds, targs = to_device((preds, targs), "cpu")
+        metric.update(preds, targs)
+
+
+def joins(metric: Any) -> bool:
+    """Return whether one update on joined batches equals an update on each."""
+    known = type(metric).__module__.startswith(JOINING) and getattr(metric, "num_tasks", 1) == 1
+    return getattr(metric, "joins", known)
+
+
+def _both_tensors(preds: Any, targs: Any) -> bool:
+    both = isinstance(preds, Tensor) and isinstance(targs, Tensor)
+    return both and preds.dim() > 0 and targs.dim() > 0 and len(preds) == len(targs)
+
+
+def _signature(kept: tuple[Tensor, Tensor]) -> tuple:
+    return tuple((x.shape[1:], x.dtype, x.device) for x in kept)
+
+
+def saved_state(name: str, metric: Any) -> Any:
+    """Return what a metric has collected, None (with a warning) where it cannot tell."""
+    if hasattr(metric, "metric_state"):  # torchmetrics leaves it out of state_dict
+        # a collection before its members: asked for its state, it brings theirs up to date
+        return {name: _copied(m.metric_state) for name, m in _within(metric)}
+    if hasattr(metric, "state_dict"):
+        return metric.state_dict()
+    warnings.warn(
+        f"metric {name!r} has no state_dict: a resume from the middle of a pass begins it anew",
+        stacklevel=2,
+    )
+    return None
+
+
+def restore_state(metric: Any, state: Any) -> None:
+    """Let a metric go on from `saved_state`."""
+    if state is None:
+        return
+    if hasattr(metric, "metric_state"):
+        for name, m in _within(metric):
+            for key in getattr(m, "_defaults", ()):  # a collection has none of its own
+                setattr(m, key, _copied(state[name][key]))
+            m._update_count = 1  # else compute warns that nothing was collected
+    else:
+        metric.load_state_dict(state)
+
+
+def memory(metric: Any) -> dict[str, dict[str, Any]]:
+    """Return the numbers that metrics of torchmetrics keep beside their states, as wrappers do."""
+    return {
+        name: {
+            key: _copied(value)
+            for key, value in vars(m).items()
+            if isinstance(value, (int, float, Tensor))
+            and not isinstance(value, bool)
+            and key not in (*getattr(m, "_defaults", ()), *CACHES)
+        }
+        for name, m in (_within(metric) if hasattr(metric, "metric_state") else ())
+    }
+
+
+def moved(metric: Any, made: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the numbers of its `memory` that are others than when the metric was made."""
+    return {
+        name: kept
+        for name, numbers in memory(metric).items()
+        if (kept := {k: v for k, v in numbers.items() if not _same(v, made[name].get(k))})
+    }
+
+
+def remember(metric: Any, kept: dict[str, dict[str, Any]]) -> None:
+    """Give a metric back what `moved` returned."""
+    for name, m in _within(metric):
+        for key, value in kept.get(name, {}).items():
+            setattr(m, key, _copied(value))
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return torch.equal(a.cpu(), b.cpu())
+    return type(a) is type(b) and a == b
+
+
+def _within(metric: Any) -> list[tuple[str, Any]]:
+    """Return a metric of torchmetrics and those inside it, each with a state of its own."""
+    return [(name, m) for name, m in metric.named_modules() if hasattr(m, "metric_state")]
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {key: _copied(v) for key, v in value.items()}
+    return [_copied(v) for v in value] if isinstance(value, list) else value

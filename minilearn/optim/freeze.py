@@ -1,0 +1,125 @@
+"""Parts of a model that stand still while the rest learns: freeze, unfreeze, fine_tune.
+
+Stands on core, optim and recipes.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from torch import nn
+from torch.nn import Parameter
+
+from ..base.lazy_method import method_of
+from ..base.modes import hold
+from ..base.text import few
+from ..core.learner import Learner
+from ..core.patched import Patched
+from .optimizer import layer_groups, matches
+
+
+@method_of(Patched)
+def freeze(self: Learner, *patterns: str) -> None:
+    """Freeze parts of the model by name; without a name, all but its last layer.
+
+    Frozen weights do not move, whatever the optimizer: they have no gradient. Batch norm of frozen
+    parts stays in eval mode. In the middle of a fit this counts from the next batch on.
+
+    Args:
+        self: the Learner.
+        patterns: names of modules or parameters, such as "encoder" or "encoder.*.weight".
+
+    Raises:
+        ValueError: a pattern fits no parameter.
+    """
+    if not patterns:
+        self.freeze_to(-1)
+    for pattern in patterns:
+        _set_trainable(self.model, _named_like(self.model, pattern), False)
+
+
+@method_of(Patched)
+def unfreeze(self: Learner, *patterns: str) -> None:
+    """Let parts of the model learn, by name as in `freeze`; without a name, all of it."""
+    for pattern in patterns or ("*",):
+        _set_trainable(self.model, _named_like(self.model, pattern), True)
+
+
+@method_of(Patched)
+def freeze_to(self: Learner, n: int) -> None:
+    """Freeze the first layers, and let layer `n` and those after it learn.
+
+    Args:
+        self: the Learner. Its layers are those of its optimizer's splitter, else the model's blocks
+            (see `param_groups`).
+        n: number of the first layer that learns; -1 is the last.
+
+    Raises:
+        ValueError: there is no layer `n`.
+    """
+    layers = layer_groups(self.model, getattr(self.opt_func, "grouping", {}).get("splitter"))
+    if not -len(layers) <= n < len(layers):
+        raise ValueError(f"there is no layer {n}: the model has {len(layers)}, counted from 0")
+    n %= len(layers)
+    _set_trainable(self.model, [p for layer in layers[n:] for p in layer], True)
+    _set_trainable(self.model, [p for layer in layers[:n] for p in layer], False)
+
+
+def _named_like(model: nn.Module, pattern: str) -> list[Parameter]:
+    params = dict(model.named_parameters(remove_duplicate=False))
+    found = [p for name, p in params.items() if matches(name, (pattern, f"{pattern}.*"))]
+    if not found:
+        near = difflib.get_close_matches(pattern, params, n=3, cutoff=0.3) or list(params)
+        raise ValueError(f"no parameter is named like {pattern!r}; there is {few(near)}")
+    return found
+
+
+def _set_trainable(model: nn.Module, params: list[Parameter], trainable: bool) -> None:
+    for p in params:
+        if p.is_floating_point() or p.is_complex():
+            p.requires_grad_(trainable)
+        if not trainable:
+            p.grad = None  # with a gradient of zero, momentum and decay would go on
+    frozen = set()
+    for part in model.modules():
+        own = list(part.parameters())
+        if own and not any(p.requires_grad for p in own):
+            frozen.update(part.modules())
+    for module in model.modules():
+        if "running_mean" in module._buffers:  # statistics would move without a gradient
+            hold(module, module in frozen, model.training)
+
+
+@method_of(Patched)
+def fine_tune(
+    self: Learner,
+    n_epochs: int,
+    base_lr: float = 2e-3,
+    freeze_epochs: int = 1,
+    *,
+    lr_mult: float = 100,
+    pct_start: float = 0.3,
+    div: float = 5.0,
+    **kwargs: Any,
+) -> None:
+    """Train the last layer of a pretrained model alone for a while, then all of it.
+
+    Args:
+        self: the Learner. Its history is that of the second fit.
+        n_epochs: full passes over the training data with all layers.
+        base_lr: highest rate while all but the last layer are frozen; then that layer has half.
+        freeze_epochs: full passes before the other layers learn.
+        lr_mult: how much lower the first layer's rate is than the last one's.
+        pct_start: the share of updates in which the rates rise.
+        div: how much lower than the highest the first rates are.
+        kwargs: those of `fit`, for both.
+
+    Source: fastai, `Learner.fine_tune`.
+    """
+    if freeze_epochs:
+        self.freeze()
+        self.fit_one_cycle(freeze_epochs, slice(base_lr), pct_start=0.99, **kwargs)
+    self.unfreeze()
+    rates = slice(base_lr / 2 / lr_mult, base_lr / 2)
+    self.fit_one_cycle(n_epochs, rates, pct_start=pct_start, div=div, **kwargs)

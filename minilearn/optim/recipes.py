@@ -1,0 +1,126 @@
+"""Fits with a schedule, in one call.
+
+Stands on core, metrics, schedule and training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from minilearn.base.lazy_method import method_of
+from minilearn.core.callback import as_callbacks
+from minilearn.core.learner import Learner
+from minilearn.core.patched import Patched
+
+from ..callbacks.training import TrainCB
+from ..metrics.callback import MetricsCB
+from ..metrics.functions import accuracy
+from .sched_callbacks import BatchSchedCB
+from .schedulers import Factory, flat_cos, one_cycle
+
+
+@method_of(Patched)
+def fit_one_cycle(
+    self: Learner,
+    n_epochs: int | None = None,
+    lr_max: float | slice | Sequence[float] | None = None,
+    *,
+    pct_start: float = 0.25,
+    div: float = 25.0,
+    div_final: float = 1e5,
+    cbs: Any = None,
+    **kwargs: Any,
+) -> None:
+    """Fit with a learning rate that goes up and then down, and a momentum that does the opposite.
+
+    Args:
+        self: the Learner.
+        n_epochs: full passes over the training data.
+        lr_max: the highest learning rate, one or one for each group, or a slice as `fit` takes it;
+            by default the Learner's.
+        pct_start: the share of updates in which it rises.
+        div: the first rate is `lr_max / div`.
+        div_final: the last rate is `lr_max / div_final`.
+        cbs: further callbacks for this fit only.
+        kwargs: those of `fit`, such as `n_steps` or `valid_every`.
+
+    Raises:
+        ValueError: there is no learning rate, or the length of the fit is unknown.
+
+    Source: Smith & Topin 2017, "Super-Convergence" (arXiv:1708.07120); the defaults are fastai's.
+    """
+    cycle = partial(
+        one_cycle,
+        max_lr=None if isinstance(lr_max, slice) else lr_max,  # then the groups have theirs
+        pct_start=pct_start,
+        div_factor=div,
+        final_div_factor=div_final / div,
+    )
+    _fit_with(self, cycle, n_epochs, lr_max, cbs, kwargs)
+
+
+@method_of(Patched)
+def fit_flat_cos(
+    self: Learner,
+    n_epochs: int | None = None,
+    lr: float | None = None,
+    *,
+    pct_start: float = 0.75,
+    div_final: float = 1e5,
+    cbs: Any = None,
+    **kwargs: Any,
+) -> None:
+    """Fit with a flat learning rate that ends along a cosine.
+
+    Args:
+        self: the Learner.
+        n_epochs: full passes over the training data.
+        lr: the learning rate; by default the Learner's.
+        pct_start: the share of updates with the full rate.
+        div_final: the rate ends at `lr / div_final`.
+        cbs: further callbacks for this fit only.
+        kwargs: those of `fit`, such as `n_steps` or `valid_every`.
+
+    Source: fastai, `Learner.fit_flat_cos`.
+    """
+    curve = partial(flat_cos, pct_start=pct_start, div_final=div_final)
+    _fit_with(self, curve, n_epochs, lr, cbs, kwargs)
+
+
+def _fit_with(
+    learn: Learner, sched: Factory, n_epochs: int | None, lr: Any, cbs: Any, kwargs: dict[str, Any]
+) -> None:
+    top = max(lr) if isinstance(lr, Sequence) else lr
+    learn.fit(n_epochs, lr=top, cbs=[*as_callbacks(cbs), BatchSchedCB(sched)], **kwargs)
+
+
+def fit(
+    epochs: int,
+    model: nn.Module,
+    loss_func: Callable[..., Any],
+    opt: Optimizer,
+    train_dl: Any,
+    valid_dl: Any,
+) -> tuple[float, float]:
+    """Train a classifier with a ready optimizer, without a Learner of your own.
+
+    Args:
+        epochs: passes over the training data.
+        model: gives logits, shape (B, K).
+        loss_func: takes logits and labels.
+        opt: holds the parameters of `model`.
+        train_dl: batches of (inputs, labels).
+        valid_dl: the same, for the validation after each pass.
+
+    Returns:
+        Loss and accuracy of the last validation.
+    """
+    cbs = [TrainCB(), MetricsCB(accuracy=accuracy)]
+    learn = Learner(model, (train_dl, valid_dl), loss_func, cbs=cbs, opt=opt)
+    learn.fit(epochs)
+    return learn.history["valid_loss"][-1], learn.history["accuracy"][-1]

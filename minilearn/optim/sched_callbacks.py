@@ -1,0 +1,294 @@
+"""Schedules in a fit: torch's schedulers per update, per epoch and on a plateau.
+
+Stands on core, schedulers, warmup and monitor. A schedule moves after the recorder has seen the
+rate that an update used, and before anybody saves (R2, R3).
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch.optim import Optimizer, lr_scheduler
+
+from minilearn.core.callback import Callback
+from minilearn.core.events import Order
+from minilearn.core.exceptions import CancelEpochException, CancelRoundException
+
+from ..callbacks.monitor import Monitor
+from .schedulers import Factory, Lengths, asked_lengths, build, check_fits, factory_name
+from .warmup import WarmupLR, set_lr
+
+if TYPE_CHECKING:
+    from minilearn.core.learner import Learner
+
+
+def fit_lengths(learn: Learner, unit: str) -> Lengths:
+    """Return how long the fit is, for a schedule that steps once a `unit`."""
+    updates, epochs, per_epoch = learn.n_steps, learn.n_epochs, learn.n_batches
+    if per_epoch is not None:
+        per_epoch = math.ceil(per_epoch / learn.batches_per_step)
+        if epochs is None and updates is not None:
+            epochs = math.ceil(updates / per_epoch)
+    return Lengths(updates, epochs, per_epoch, unit)
+
+
+@contextmanager
+def _no_order_warning() -> Iterator[None]:
+    """Silence torch's warning of a schedule that moves before the first update.
+
+    A pass that was cancelled makes no update, and counts as a pass all the same.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*lr_scheduler.step")
+        yield
+
+
+class BaseSchedCB(Callback):
+    """Make a scheduler for the fit's optimizer; subclasses say when it steps, with `_step(learn)`.
+
+    Lengths that the factory asks for and that were not given (`total_steps`, `T_max`,
+    `total_iters`, `epochs`, `steps_per_epoch`) are taken from the fit. A schedule that ends before
+    the data do, since a loader has more batches than its length says, keeps its last value, with a
+    warning.
+
+    Args:
+        sched: a factory, called with the optimizer: `partial(lr_scheduler.OneCycleLR, max_lr=0.1)`.
+
+    Attributes:
+        schedo: the scheduler of the running or the last fit.
+
+    Raises:
+        TypeError: `sched` is a scheduler instead of a factory, or the optimizer is not torch's.
+        ValueError: before the first update, where the schedule does not fit.
+
+    Events: before_fit, before_epoch, after_step, cleanup_fit
+    Order:  SCHEDULE
+    Reads:  training, opt, n_steps, n_epochs, n_batches, batches_per_step
+    Writes:
+    """
+
+    order = Order.SCHEDULE
+    unit: ClassVar[str] = "update"
+
+    def __init__(self, sched: Factory) -> None:
+        if not callable(sched):
+            raise TypeError(
+                f"give a factory, such as partial(lr_scheduler.{type(sched).__name__}, …), not a "
+                "scheduler: each fit has an optimizer of its own"
+            )
+        self.sched = sched
+        self.schedo: Any = None
+        self.steps = 0  # how often the scheduler was, or would have been, stepped
+        self._running = False
+        self._limit: int | None = None
+        self._state: Any = None  # what a resume gave
+
+    def before_fit(self, learn: Learner) -> None:
+        """Forget the last fit's scheduler; the new one waits for a training pass."""
+        self.schedo, self.steps, self._running = None, 0, False
+
+    def before_epoch(self, learn: Learner) -> None:
+        """Make the scheduler, before the first training pass or to go on with a state."""
+        if (learn.training or self._state is not None) and not self._running:
+            self._make(learn)
+
+    def after_step(self, learn: Learner) -> None:
+        """Let a warm-up that counts updates move on."""
+        if isinstance(self.schedo, WarmupLR):
+            self.schedo.tick()
+
+    def cleanup_fit(self, learn: Learner) -> None:
+        """Leave the rates that a next schedule on this optimizer starts from."""
+        if self._running:
+            for group, lr in zip(self.schedo.optimizer.param_groups, self._base, strict=False):
+                group["initial_lr"] = lr
+        self._running = False
+
+    def _make(self, learn: Learner) -> None:
+        opt, lengths = learn.opt, fit_lengths(learn, self.unit)
+        if not isinstance(opt, Optimizer):
+            raise TypeError(
+                f"{factory_name(self.sched)} needs a torch.optim.Optimizer, and this fit has "
+                f"{type(opt).__name__}: derive it from torch.optim.Optimizer, or drop {self!r}"
+            )
+        # an earlier fit's schedule has left them at its end; a resumed one began with what it saved
+        rates = [group.get("initial_lr", group["lr"]) for group in opt.param_groups]
+        rates = rates if self._state is None else self._state["base"]
+        for group, rate in zip(opt.param_groups, rates, strict=False):
+            set_lr(group, rate)
+        self._base = [float(group["lr"]) for group in opt.param_groups]
+        self.schedo = build(self.sched, opt, lengths)
+        self._running = True
+        self._check_kind()
+        main = getattr(self.schedo, "main", self.schedo)
+        asked = asked_lengths(self.sched)
+        self._limit = lengths.total if asked else getattr(main, "total_steps", None)
+        if self._state is not None:
+            self._restore()
+            check_fits(self.schedo, lengths)
+
+    def _check_kind(self) -> None:
+        if isinstance(self.schedo, lr_scheduler.ReduceLROnPlateau):
+            raise TypeError(
+                "ReduceLROnPlateau needs a value to watch: use PlateauCB('valid_loss', patience=…)"
+            )
+
+    def _step(self, learn: Learner) -> None:
+        """Move the schedule on by one step, if this is a training pass."""
+        if learn.training:
+            self._advance()
+
+    def _advance(self, *args: Any) -> None:
+        self.steps += 1
+        if self._limit is not None and self.steps > self._limit:
+            if self.steps == self._limit + 1:
+                self._warn_of_end()
+        elif self.steps == 1:
+            with _no_order_warning():
+                self.schedo.step(*args)
+        else:
+            self.schedo.step(*args)
+
+    def _warn_of_end(self) -> None:
+        warnings.warn(
+            f"the schedule has {self._limit} steps, and the fit goes on: the learning rate stays "
+            "at its last value. The loader gives more batches than its length says; give fit "
+            "n_steps=…",
+            stacklevel=2,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the scheduler's state, and the fields that it may have set."""
+        if self.schedo is None:
+            return {}
+        groups = [
+            {k: v for k, v in group.items() if k in ("lr", "initial_lr", "momentum", "betas")}
+            for group in self.schedo.optimizer.param_groups
+        ]
+        return {
+            "steps": self.steps,
+            "base": self._base,
+            "groups": groups,
+            "schedule": self.schedo.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` returned: now, or when the next fit makes its scheduler."""
+        self._state = state or None
+        if self._state is not None and self._running:
+            self._restore()
+
+    def _restore(self) -> None:
+        state, self._state = self._state, None
+        self.steps, self._base = state["steps"], state["base"]
+        self.schedo.load_state_dict(state["schedule"])
+        for group, fields in zip(self.schedo.optimizer.param_groups, state["groups"], strict=True):
+            set_lr(group, fields["lr"])
+            group.update({k: v for k, v in fields.items() if k != "lr"})
+
+    def __repr__(self) -> str:
+        """Show the factory."""
+        return f"{type(self).__name__}({factory_name(self.sched)})"
+
+
+class BatchSchedCB(BaseSchedCB):
+    """Step a schedule once an update: a skipped one, or a batch that makes none, does not count.
+
+    Events: before_fit, before_epoch, after_step, cleanup_fit
+    Order:  SCHEDULE
+    Reads:  training, opt, n_steps, n_epochs, n_batches, batches_per_step
+    Writes:
+    """
+
+    def after_step(self, learn: Learner) -> None:
+        """Step."""
+        self._step(learn)
+
+
+class EpochSchedCB(BaseSchedCB):
+    """Step a schedule once a pass over the training data, cancelled ones included.
+
+    It follows `learn.epoch`, also where `valid_every` cuts the data into shorter passes.
+
+    Events: before_fit, before_epoch, before_batch, after_step, cleanup_epoch, cleanup_fit
+    Order:  SCHEDULE
+    Reads:  training, opt, n_steps, n_epochs, n_batches, batches_per_step, epoch, plan, error
+    Writes:
+    """
+
+    unit = "epoch"
+
+    def before_batch(self, learn: Learner) -> None:
+        """Catch up, where a new pass over the data began without a word."""
+        if learn.training and learn.epoch > self.steps:
+            self._follow(learn.epoch)
+
+    def cleanup_epoch(self, learn: Learner) -> None:
+        """Step, unless an error or the end of the fit broke off the pass."""
+        broke_off = not isinstance(
+            learn.error, (type(None), CancelEpochException, CancelRoundException)
+        )
+        if learn.training and self._running and not broke_off and not learn.plan.cuts:
+            self._follow(learn.epoch + 1)
+
+    def _follow(self, epoch: int) -> None:
+        while self.steps < epoch:
+            self._advance()
+
+
+class PlateauCB(BaseSchedCB):
+    """Lower the learning rate when a column of the history stops getting better.
+
+    It looks after each validation; a round without one does not count.
+
+    Args:
+        monitor: the column to watch, such as "valid_loss" or "accuracy".
+        mode: "min" or "max"; "min" where the name ends in "loss".
+        warmup: wraps the schedule, as `partial(warmup, n=500)` does.
+        kwargs: those of torch's ReduceLROnPlateau: `factor`, `patience`, `threshold`, `min_lr`, ...
+
+    Raises:
+        KeyError: after the first validation, where there is no such column.
+
+    Events: before_fit, before_epoch, after_step, after_round, cleanup_fit
+    Order:  SCHEDULE
+    Reads:  training, opt, n_steps, n_epochs, n_batches, batches_per_step, row
+    Writes:
+    """
+
+    unit = "round"
+
+    def __init__(
+        self,
+        monitor: str,
+        mode: str | None = None,
+        *,
+        warmup: Callable[[Factory], Factory] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.monitor = Monitor(monitor, mode)
+        sched = partial(lr_scheduler.ReduceLROnPlateau, mode=self.monitor.mode, **kwargs)
+        super().__init__(sched if warmup is None else warmup(sched))
+
+    def before_fit(self, learn: Learner) -> None:
+        """Forget what the last fit showed."""
+        super().before_fit(learn)
+        self.monitor.reset()
+
+    def after_round(self, learn: Learner) -> None:
+        """Step with the value of this round's validation."""
+        value = self.monitor.read(learn)
+        if value is not None and self._running:
+            self._advance(value)
+
+    def _check_kind(self) -> None:
+        pass
+
+    def __repr__(self) -> str:
+        """Show what is watched."""
+        return f"PlateauCB({self.monitor.name!r}, {self.monitor.mode!r})"

@@ -1,0 +1,1 @@
+"""The progress of a fit in a terminal, a pipe or a notebook: ProgressCB."""

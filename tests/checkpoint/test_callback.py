@@ -1,0 +1,738 @@
+"""Checkpoint files: whole or not there, safe to open, kept as asked, and never somebody else's."""
+
+import errno
+import hashlib
+import os
+import pickle
+import random
+import signal
+import threading
+import time
+import warnings
+import zipfile
+from collections import Counter, OrderedDict, deque
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from toys import At, linear, toy_dls, toy_learner
+
+from minilearn import Callback, CheckpointCB, Learner, MetricsCB, TrainCB
+from minilearn.checkpoint.files import (
+    Background,
+    DamagedFile,
+    newest_first,
+    newest_usable,
+    plain,
+    read,
+    write,
+)
+from minilearn.checkpoint.optimizer_state import load_optimizer, optimizer_state
+
+
+@pytest.fixture
+def state():
+    """Something that a checkpoint may hold."""
+    return {"minilearn": "0", "x": torch.arange(20000.0), "rows": [{"loss": 0.5}]}
+
+
+def names(folder):
+    return sorted(f.name for f in folder.glob("*.ckpt"))
+
+
+def hashes(folder):
+    return {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in folder.glob("*.ckpt")}
+
+
+def fit_with_values(values, folder, n=None, **kwargs):
+    """Fit one epoch for each of `values`, which is the round's value of `value`."""
+    values = list(values)
+    learn = toy_learner()
+    first = kwargs.pop("first", 0)
+    learn.on("after_epoch", lambda learn: learn.row.update(value=values[learn.epoch - first]))
+    saver = CheckpointCB(folder, monitor="value", **kwargs)
+    learn.fit(n or len(values), valid=False, cbs=saver, resume=True if first else None)
+    return saver
+
+
+# ---- plain states ----
+
+
+def test_plain_turns_everything_into_tensors_and_plain_types(tmp_path):
+    given = {
+        "numpy": np.float64(0.5),
+        "array": np.arange(3, dtype=np.uint32),
+        "path": Path("a") / "b",
+        "ordered": OrderedDict(a=1),
+        "counted": Counter("aab"),
+        "deque": deque([1, 2]),
+        "tuple": (1, (2.5, None)),
+        "size": torch.zeros(2, 3).shape,
+        "flag": np.bool_(True),
+        "python": random.getstate(),
+        "names": np.array(["x"])[0],
+    }
+    with (tmp_path / "f").open("wb") as file:
+        torch.save(plain(given), file)
+    got = torch.load(tmp_path / "f", weights_only=True)
+    assert got["numpy"] == 0.5 and type(got["numpy"]) is float
+    assert got["array"].tolist() == [0, 1, 2]
+    assert (got["path"], got["tuple"], got["size"]) == (str(Path("a/b")), (1, (2.5, None)), (2, 3))
+    assert got["counted"]["a"] == 2 and got["flag"] is True and got["deque"] == [1, 2]
+    assert got["python"] == random.getstate() and got["names"] == "x"
+
+
+def test_what_is_not_plain_is_named_by_its_place():
+    with pytest.raises(TypeError, match=r"state\.cbs\[1\]\.f is a function"):
+        plain({"cbs": [1, {"f": plain}]})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.datetime64("2020-01-01"),
+        np.longdouble(1.5),
+        np.array(["2020-01-01"], "datetime64[D]"),
+        np.array([1, len], dtype=object),
+    ],
+)
+def test_what_numpy_holds_and_no_checkpoint_could_is_named_before_it_is_written(value):
+    with pytest.raises(TypeError, match=r"state\.v.* is a "):
+        plain({"v": value})
+
+
+def test_arrays_of_strings_and_objects_become_lists():
+    names = np.array([["a", "b"]])
+    assert plain([names, np.array([1.5, None, "c"]), np.array("d"), np.array(2.0)]) == [
+        [["a", "b"]],
+        [1.5, None, "c"],
+        "d",
+        2.0,
+    ]
+
+
+def test_a_copy_shares_what_was_shared_and_nothing_with_the_original():
+    weight = torch.ones(3, requires_grad=True)
+    copy = plain({"a": weight.detach(), "b": weight.detach(), "c": torch.ones(3)})
+    assert copy["a"] is copy["b"] and copy["a"] is not copy["c"]
+    weight.data.zero_()
+    assert copy["a"].tolist() == [1, 1, 1]
+
+
+class Rich(Callback):
+    """Keeps what people keep in states."""
+
+    def __init__(self):
+        self.seen = {"best": np.float64(1.5), "where": Path("x"), "last": np.arange(2.0)}
+
+    def state_dict(self):
+        return self.seen
+
+    def load_state_dict(self, state):
+        self.loaded = state
+
+
+def check_opens(path):
+    """C008: the file opens without running code."""
+    torch.load(path, weights_only=True)
+
+
+@pytest.mark.case("C008")
+def test_a_checkpoint_opens_with_weights_only(tmp_path):
+    rich, again = Rich(), Rich()
+    learn = toy_learner([MetricsCB(), CheckpointCB(tmp_path), rich])
+    learn.on("after_round", lambda learn: learn.history[-1].update(mine=np.float64(0.25)))
+    learn.fit(1)
+    (path,) = tmp_path.glob("*.ckpt")
+    check_opens(path)
+    toy_learner([MetricsCB(), CheckpointCB(tmp_path), again]).fit(1, resume=True)
+    assert again.loaded["best"] == 1.5 and again.loaded["last"].tolist() == [0, 1]
+    assert read(path)["history"][0]["mine"] == 0.25
+
+
+@pytest.mark.case("C008")
+def test_the_check_notices_a_numpy_scalar(tmp_path, monkeypatch):
+    monkeypatch.setattr("minilearn.checkpoint.state.plain", lambda state, path: state)
+    toy_learner([CheckpointCB(tmp_path, background=False), Rich()]).fit(1)
+    with pytest.raises(pickle.UnpicklingError):
+        check_opens(next(tmp_path.glob("*.ckpt")))
+
+
+# ---- writing ----
+
+
+def faults(f, error, counts):
+    """Let the nth call of `f` fail; `counts` holds what is left of n."""
+
+    def call(*args, **kwargs):
+        counts[0] -= 1
+        if counts[0] == 0:
+            raise OSError(error, os.strerror(error))
+        return f(*args, **kwargs)
+
+    return call
+
+
+class FaultyFile:
+    """A file whose writes and flushes may fail."""
+
+    def __init__(self, file, error, counts):
+        self.file = file
+        self.write = faults(file.write, error, counts)
+        self.flush = faults(file.flush, error, counts)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.file.close()
+
+    def fileno(self):
+        return self.file.fileno()
+
+
+def with_faults(monkeypatch, error, nth):
+    counts, real = [nth], Path.open
+    may_open = faults(real, error, counts)
+
+    def opened(self, mode="r", *args, **kwargs):
+        if mode != "wb":
+            return real(self, mode, *args, **kwargs)
+        return FaultyFile(may_open(self, mode, *args, **kwargs), error, counts)
+
+    monkeypatch.setattr(Path, "open", opened)
+    for name in ("fsync", "replace", "open"):
+        monkeypatch.setattr(os, name, faults(getattr(os, name), error, counts))
+    return counts
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EACCES])
+def test_an_error_at_any_call_leaves_a_usable_file(error, state, tmp_path, monkeypatch):
+    path, failed, last = tmp_path / "a.ckpt", 0, 0
+    write(state | {"n": 0}, path)
+    for nth in range(1, 200):
+        with monkeypatch.context() as patched:
+            counts = with_faults(patched, error, nth)
+            try:
+                write(state | {"n": nth}, path)
+            except OSError as e:
+                assert e.errno == error
+                failed += 1
+        assert read(path)["n"] in (last, nth)  # the new one, where only the folder was not synced
+        assert not list(tmp_path.glob(".*.part"))
+        last = read(path)["n"]
+        if counts[0] > 0:  # it makes fewer calls than that
+            break
+    assert failed == nth - 1 > 8 and last == nth
+
+
+def test_short_writes_are_gone_on_with(state, tmp_path, monkeypatch):
+    """A disk may take less than it is given; Python's buffered files go on with the rest."""
+    import io
+
+    class Short(io.FileIO):
+        def write(self, data):
+            return super().write(memoryview(data)[: max(1, len(data) // 2)])
+
+    def open_short(self, mode="r", *args, **kwargs):
+        return io.BufferedWriter(Short(str(self), mode)) if mode == "wb" else open(self, mode)
+
+    monkeypatch.setattr(Path, "open", open_short)
+    write(state, tmp_path / "a.ckpt")
+    monkeypatch.undo()
+    assert torch.equal(read(tmp_path / "a.ckpt")["x"], state["x"])
+
+
+def test_a_failed_write_comes_out_at_the_next_step(tmp_path, monkeypatch):
+    def full(state, path):
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr("minilearn.checkpoint.callback.write", full)
+    learn = toy_learner([CheckpointCB(tmp_path, every=(1, "step"))], dls=toy_dls(n_train=9))
+    learn.on("after_batch", lambda learn: time.sleep(0.05))
+    with pytest.raises(OSError, match="no space left"):
+        learn.fit(2)
+    assert learn.steps_done in (1, 2)
+
+
+def test_a_read_only_folder_is_an_error_at_the_start(tmp_path):
+    (tmp_path / "file").write_text("")
+    learn = toy_learner([CheckpointCB(tmp_path / "file" / "runs")])
+    with pytest.raises(OSError):
+        learn.fit(1)
+    assert learn.steps_done == 0
+
+
+def save_for_ever(path, started):
+    """Save to one path until somebody ends it."""
+    n = 0
+    while True:
+        n += 1
+        write({"minilearn": "0", "x": torch.full((50_000,), float(n)), "n": n}, path)
+        Path(started).touch()
+
+
+def kill_savers(path, times, save=save_for_ever):
+    """C006: kill a process that saves in a loop; the path is whole each time."""
+    rng, started = random.Random(0), path.with_suffix(".started")
+    for _ in range(times):
+        started.unlink(missing_ok=True)
+        pid = os.fork()
+        if not pid:
+            save(path, started)
+        while not started.exists():
+            time.sleep(0.002)
+        time.sleep(rng.uniform(0, 0.05))
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        state = read(path)
+        assert (state["x"] == state["n"]).all()
+
+
+@pytest.mark.case("C006")
+def test_a_kill_in_a_save_leaves_a_whole_file(tmp_path):
+    kill_savers(tmp_path / "a.ckpt", 20)
+    assert newest_usable(tmp_path)[0] == tmp_path / "a.ckpt"  # what is left over is not looked at
+
+
+@pytest.mark.case("C006")
+def test_the_check_notices_a_file_that_is_written_in_its_place(tmp_path):
+    def save_in_place(path, started):
+        while True:
+            with path.open("wb") as file:
+                torch.save({"minilearn": "0", "x": torch.ones(2_000_000), "n": 1}, file)
+            Path(started).touch()
+
+    with pytest.raises((DamagedFile, AssertionError)):
+        kill_savers(tmp_path / "a.ckpt", 20, save_in_place)
+
+
+def test_only_one_file_is_written_at_a_time():
+    running, most, writer = [], [0], Background()
+
+    def task():
+        running.append(1)
+        most[0] = max(most[0], len(running))
+        time.sleep(0.01)
+        running.pop()
+
+    for _ in range(5):
+        writer.run(task)
+    writer.join()
+    assert most[0] == 1 and not running
+
+
+def test_the_fit_goes_on_while_a_file_is_written_and_waits_at_its_end(tmp_path, monkeypatch):
+    may_write, steps = threading.Event(), []
+
+    def slow(state, path):
+        may_write.wait(10)
+        write(state, path)
+
+    monkeypatch.setattr("minilearn.checkpoint.callback.write", slow)
+    learn = toy_learner([CheckpointCB(tmp_path, every=(3, "step"))], dls=toy_dls(n_train=5))
+    learn.on("after_step", lambda learn: steps.append(names(tmp_path)))
+    learn.on("after_epoch", lambda learn: may_write.set(), when=lambda learn: learn.training)
+    learn.fit(1)
+    assert steps == [[]] * 5 and names(tmp_path)
+
+
+# ---- reading ----
+
+
+def flip(path, at):
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0xFF
+    path.write_bytes(bytes(data))
+
+
+def test_no_byte_of_the_weights_can_change_unnoticed(state, tmp_path):
+    path = tmp_path / "a.ckpt"
+    write(state, path)
+    data = path.read_bytes()
+    first = data.find(state["x"].numpy().tobytes())
+    rng = random.Random(0)
+    for at in [first, first + 79_999, *(rng.randrange(len(data)) for _ in range(60))]:
+        path.write_bytes(data)
+        flip(path, at)
+        try:
+            assert torch.equal(read(path)["x"], state["x"])  # a byte between the parts
+        except DamagedFile:
+            continue
+    path.write_bytes(data)
+    flip(path, first)
+    with pytest.raises(DamagedFile, match="is damaged"):
+        read(path)
+
+
+@pytest.mark.parametrize("share", [0, 0.3, 0.99])
+def test_a_damaged_newest_file_is_named_and_the_one_before_is_used(share, tmp_path, capsys):
+    toy_learner([CheckpointCB(tmp_path)]).fit(3)
+    newest = newest_first(tmp_path)[0]
+    newest.write_bytes(newest.read_bytes()[: int(newest.stat().st_size * share)])
+    learn = toy_learner([CheckpointCB(tmp_path)])
+    with pytest.warns(UserWarning, match=f"{newest.name}.*the one before is used"):
+        learn.fit(4, resume=True)
+    assert "4 updates" in capsys.readouterr().out and learn.steps_done == 8
+
+
+def test_nothing_but_damaged_files_is_an_error_and_they_stay(tmp_path):
+    toy_learner([CheckpointCB(tmp_path)]).fit(2)
+    for file in newest_first(tmp_path):
+        file.write_bytes(b"junk")
+    with pytest.raises(DamagedFile, match="none of the 2"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        toy_learner([CheckpointCB(tmp_path)]).fit(3, resume=True)
+    assert len(names(tmp_path)) == 2
+
+
+class Evil:
+    """Its pickle makes a file."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return (Path.touch, (self.marker,))
+
+
+@pytest.mark.case("C127")
+def test_a_checkpoint_with_code_in_it_is_refused_and_nothing_is_run(tmp_path):
+    marker = tmp_path / "ran"
+    torch.save({"minilearn": "0", "x": Evil(marker)}, tmp_path / "a.ckpt")
+    with pytest.raises(DamagedFile):
+        read(tmp_path / "a.ckpt")
+    assert not marker.exists()
+
+
+@pytest.mark.case("C127")
+def test_the_marker_would_be_seen(tmp_path):
+    marker = tmp_path / "ran"
+    torch.save({"minilearn": "0", "x": Evil(marker)}, tmp_path / "a.ckpt")
+    torch.load(tmp_path / "a.ckpt", weights_only=False)
+    assert marker.exists()
+
+
+def test_the_archive_is_a_plain_zip_that_others_can_check(state, tmp_path):
+    write(state, tmp_path / "a.ckpt")
+    assert zipfile.ZipFile(tmp_path / "a.ckpt").testzip() is None
+
+
+# ---- which files ----
+
+
+def test_the_newest_are_kept(tmp_path):
+    toy_learner([CheckpointCB(tmp_path, keep=2)]).fit(5)
+    assert names(tmp_path) == ["epoch003-step0000008.ckpt", "epoch004-step0000010.ckpt"]
+
+
+@pytest.mark.parametrize(
+    ("every", "steps"), [(2, [4, 8, 10]), ((3, "step"), [3, 6, 9, 10]), ((7, "step"), [7, 10])]
+)
+def test_every_counts_epochs_or_updates_and_the_end_is_saved(every, steps, tmp_path):
+    toy_learner([CheckpointCB(tmp_path, every=every, keep=None)]).fit(5)
+    assert [
+        int(name[12:22].split(".")[0].lstrip("step-") or 0) for name in names(tmp_path)
+    ] == steps
+
+
+def test_minutes_are_counted_from_the_last_file(tmp_path, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("minilearn.checkpoint.callback.time.monotonic", lambda: clock[0])
+    learn = toy_learner([CheckpointCB(tmp_path, every=(1, "minutes"), keep=None)])
+    learn.on("before_step", lambda learn: clock.__setitem__(0, clock[0] + 25))
+    learn.fit(5, valid=False)
+    assert [name[-12:-5] for name in names(tmp_path)] == [
+        "0000003",
+        "0000006",
+        "0000009",
+        "0000010",
+    ]
+
+
+@pytest.mark.case("C003")
+def test_numbers_go_on_after_a_resume(tmp_path):
+    toy_learner([CheckpointCB(tmp_path, keep=None)]).fit(5)
+    before = hashes(tmp_path)
+    toy_learner([CheckpointCB(tmp_path, keep=None)]).fit(10, resume=True)
+    assert [int(name[5:8]) for name in names(tmp_path)] == list(range(10))
+    assert before.items() <= hashes(tmp_path).items()
+
+
+@pytest.mark.case("C003")
+def test_the_check_notices_numbers_that_begin_again(tmp_path, monkeypatch):
+    toy_learner([CheckpointCB(tmp_path, keep=None)]).fit(5)
+    before = hashes(tmp_path)
+    monkeypatch.setattr(
+        CheckpointCB, "_name", lambda self, learn, v: f"epoch{learn.epoch % 5:03}-step0000000.ckpt"
+    )
+    toy_learner([CheckpointCB(tmp_path, keep=None)]).fit(10, resume=True)
+    with pytest.raises(AssertionError):
+        assert [int(name[5:8]) for name in names(tmp_path)] == list(range(10))
+        assert before.items() <= hashes(tmp_path).items()
+
+
+def test_pruning_leaves_the_files_of_others_alone(tmp_path):
+    toy_learner([CheckpointCB(tmp_path)]).fit(3)
+    others = hashes(tmp_path)
+    (tmp_path / "mine.ckpt").write_bytes(b"precious")
+    with pytest.warns(UserWarning, match="holds 4 checkpoints of another fit"):
+        toy_learner([CheckpointCB(tmp_path, keep=1)]).fit(3)
+    assert others.items() <= hashes(tmp_path).items() and (tmp_path / "mine.ckpt").exists()
+    assert len(names(tmp_path)) == 5
+
+
+@pytest.mark.parametrize("background", [True, False])
+def test_two_savers_in_one_folder_keep_files_of_their_own(background, tmp_path):
+    savers = [CheckpointCB(tmp_path, keep=k, background=background) for k in (1, 2)]
+    toy_learner(savers).fit(3)
+    files = [[name for name, _ in saver.files] for saver in savers]
+    assert [len(names) for names in files] == [1, 2]
+    assert sorted(p.name for p in tmp_path.glob("*.ckpt")) == sorted(files[0] + files[1])
+    again = toy_learner([CheckpointCB(tmp_path, keep=k) for k in (1, 2)])
+    again.fit(4, resume=True)
+    assert again.steps_done == 8 and len(list(tmp_path.glob("*.ckpt"))) == 3
+
+
+def test_a_folder_that_another_process_uses_is_said(tmp_path):
+    pid = os.fork()
+    if not pid:
+        time.sleep(60)
+        os._exit(0)
+    try:
+        owner = f'{{"run": "x", "pid": {pid}, "host": "{os.uname().nodename}"}}'
+        (tmp_path / ".owner").write_text(owner)
+        with pytest.warns(UserWarning, match=f"process {pid} saves to"):
+            toy_learner([CheckpointCB(tmp_path)]).fit(1)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    assert not (tmp_path / ".owner").exists()
+
+
+def test_a_dry_run_writes_to_its_own_folder(tmp_path):
+    learn = toy_learner([MetricsCB(), CheckpointCB(tmp_path / "runs")])
+    learn.dry_run()
+    assert not (tmp_path / "runs").exists()
+
+
+# ---- the best ----
+
+
+@pytest.mark.case("C061")
+def test_values_that_are_not_finite_are_not_saved(tmp_path):
+    saver = fit_with_values([np.nan, 0.8, np.nan, 0.7], tmp_path, mode="min")
+    assert saver.monitor.best == 0.7
+    assert [name.split("-")[2] for name in names(tmp_path)] == ["value=0.8.ckpt", "value=0.7.ckpt"]
+
+
+def test_an_end_that_is_not_finite_is_not_saved(tmp_path):
+    fit_with_values([0.8, 0.7, np.nan], tmp_path, mode="min", every=2)
+    assert [name.split("-")[2] for name in names(tmp_path)] == ["value=0.8.ckpt", "value=0.7.ckpt"]
+
+
+@pytest.mark.case("C061")
+def test_the_check_notices_a_value_that_is_not_finite(tmp_path, monkeypatch):
+    save_all = lambda self, learn, value: self._save(learn, value)  # noqa: E731
+    monkeypatch.setattr(CheckpointCB, "_end_round", save_all)
+    fit_with_values([np.nan, 0.8], tmp_path, mode="min")
+    with pytest.raises(AssertionError):
+        assert [name.split("-")[2] for name in names(tmp_path)] == ["value=0.8.ckpt"]
+
+
+@pytest.mark.case("C063")
+def test_the_best_two_are_kept(tmp_path):
+    fit_with_values([0.5, 0.6, 0.4, 0.7, 0.65], tmp_path, mode="max", keep=2)
+    assert [int(name[5:8]) for name in names(tmp_path)] == [3, 4]
+    with pytest.raises(ValueError, match="which direction"):
+        CheckpointCB(tmp_path, monitor="accuracy")
+
+
+@pytest.mark.case("C063")
+def test_the_check_notices_the_wrong_direction(tmp_path):
+    fit_with_values([0.5, 0.6, 0.4, 0.7, 0.65], tmp_path, mode="min", keep=2)
+    with pytest.raises(AssertionError):
+        assert [int(name[5:8]) for name in names(tmp_path)] == [3, 4]
+
+
+def test_the_newest_stays_beside_the_best_unless_told_otherwise(tmp_path):
+    for save_last, epochs in ((True, [0, 3]), (False, [0])):
+        folder = tmp_path / str(save_last)
+        fit_with_values([4, 3, 2, 1], folder, mode="max", keep=1, save_last=save_last)
+        assert [int(name[5:8]) for name in names(folder)] == epochs
+
+
+def test_between_two_due_rounds_only_the_best_are_saved(tmp_path, monkeypatch):
+    saved, save = [], CheckpointCB._save
+
+    def note(self, learn, value=None):
+        saved.append(value)
+        save(self, learn, value)
+
+    monkeypatch.setattr(CheckpointCB, "_save", note)
+    fit_with_values([4, 3, 2, 5, 4, 1], tmp_path, mode="max", keep=1, every=3)
+    assert saved == [4, 2, 5, 1]  # the first, each third, and what is better than all before
+
+
+@pytest.mark.case("C010")
+def test_a_worse_epoch_after_a_resume_leaves_the_best_alone(tmp_path):
+    fit_with_values([0.5, 0.3], tmp_path, mode="min", keep=1)
+    before = hashes(tmp_path)
+    saver = fit_with_values([0.4], tmp_path, n=3, first=2, mode="min", keep=1)
+    assert saver.monitor.best == 0.3 and saver.best.name.endswith("value=0.3.ckpt")
+    assert hashes(tmp_path)[saver.best.name] == before[saver.best.name]
+
+
+@pytest.mark.case("C010")
+def test_the_check_notices_a_best_that_was_forgotten(tmp_path, monkeypatch):
+    fit_with_values([0.5, 0.3], tmp_path, mode="min", keep=1)
+    monkeypatch.setattr(CheckpointCB, "load_state_dict", lambda self, state: None)
+    saver = fit_with_values([0.4], tmp_path, n=3, first=2, mode="min", keep=1)
+    with pytest.raises(AssertionError):
+        assert saver.monitor.best == 0.3
+
+
+@pytest.mark.case("C064")
+def test_a_name_with_a_slash_makes_one_flat_file(tmp_path):
+    learn = toy_learner()
+    learn.on("after_epoch", lambda learn: learn.row.update({"valid/loss": 1.0 - learn.epoch}))
+    saver = CheckpointCB(tmp_path, monitor="valid/loss", keep=1)
+    learn.fit(2, cbs=saver)
+    assert [f.name for f in tmp_path.iterdir()] == ["epoch001-step0000004-valid_loss=0.ckpt"]
+    toy_learner().load_checkpoint(saver.best)
+
+
+@pytest.mark.case("C064")
+def test_the_check_notices_a_folder(tmp_path):
+    (tmp_path / "valid").mkdir()
+    (tmp_path / "valid" / "loss=1.ckpt").touch()
+    with pytest.raises(AssertionError):
+        assert all(f.is_file() for f in tmp_path.iterdir())
+
+
+def test_a_second_fit_begins_without_a_best(tmp_path):
+    saver = CheckpointCB(tmp_path, monitor="value", mode="max")
+    for value in (0.9, 0.1):
+        learn = toy_learner()
+        learn.on("after_epoch", lambda learn, v=value: learn.row.update(value=v))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            learn.fit(1, cbs=saver)
+        assert saver.monitor.best == value
+    assert len(names(tmp_path)) == 2
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"keep": 0}, {"every": 0}, {"every": (1, "batch")}, {"monitor": "accuracy"}]
+)
+def test_arguments_that_make_no_sense_are_refused(wrong, tmp_path):
+    with pytest.raises(ValueError):
+        CheckpointCB(tmp_path, **wrong)
+
+
+# ---- optimizers ----
+
+
+class Pair(nn.Module):
+    """Two layers of one shape, whose order can be changed."""
+
+    def __init__(self, order):
+        super().__init__()
+        for name in order:
+            setattr(self, name, nn.Linear(2, 2, bias=False))
+
+    def forward(self, x):
+        return self.a(x) - 2 * self.b(x)
+
+
+def check_by_name(save, load):
+    """C011: a moment comes back to the parameter that it was saved of."""
+    saved = Pair("ab")
+    opt = torch.optim.Adam(saved.parameters(), 0.1)
+    saved(torch.randn(4, 2)).square().mean().backward()
+    opt.step()
+    other = Pair("ba")
+    new = torch.optim.Adam(other.parameters(), 0.1)
+    load(new, other, save(opt, saved))
+    for name in "ab":
+        moment = new.state[getattr(other, name).weight]["exp_avg"]
+        assert torch.equal(moment, opt.state[getattr(saved, name).weight]["exp_avg"])
+
+
+@pytest.mark.case("C011")
+def test_moments_are_found_by_name():
+    check_by_name(optimizer_state, load_optimizer)
+
+
+@pytest.mark.case("C011")
+def test_the_check_notices_moments_that_are_found_by_position():
+    with pytest.raises(AssertionError):
+        check_by_name(lambda opt, _: opt.state_dict(), lambda opt, _, s: opt.load_state_dict(s))
+
+
+def test_other_groups_are_an_error_that_names_a_parameter():
+    saved, other = Pair("ab"), Pair("ab")
+    state = optimizer_state(torch.optim.SGD(saved.parameters(), 0.1), saved)
+    groups = [{"params": [other.a.weight]}, {"params": [other.b.weight]}]
+    with pytest.raises(ValueError, match="'a.weight' is in a group with b.weight there"):
+        load_optimizer(torch.optim.SGD(groups, 0.1), other, state)
+
+
+def test_another_optimizer_is_an_error(tmp_path):
+    toy_learner([CheckpointCB(tmp_path)]).fit(1)
+    with pytest.raises(ValueError, match="made with SGD, and this fit has AdamW"):
+        toy_learner([CheckpointCB(tmp_path)], opt_func=torch.optim.AdamW).fit(2, resume=True)
+
+
+def test_moments_in_another_precision_keep_it():
+    model = linear().to(torch.bfloat16)
+    opt = torch.optim.SGD(model.parameters(), 0.1)
+    moment = torch.randn(1, 3)
+    state = optimizer_state(opt, model)
+    state["moments"]["weight"] = {"momentum_buffer": moment}
+    load_optimizer(opt, model, state)
+    assert torch.equal(opt.state[model.weight]["momentum_buffer"], moment)
+
+
+@pytest.mark.gpu
+@pytest.mark.case("C009")
+@pytest.mark.parametrize("devices", [("cuda", "cpu"), ("cpu", "cuda")])
+def test_moments_follow_their_parameters_to_another_device(devices, tmp_path):
+    check_devices(devices, tmp_path)
+
+
+@pytest.mark.case("C009")
+def test_moments_are_on_the_device_of_their_parameters(tmp_path):
+    check_devices(("cpu", "cpu"), tmp_path)
+
+
+@pytest.mark.case("C009")
+def test_the_check_notices_moments_that_stay_elsewhere(tmp_path, monkeypatch):
+    def load_and_stay(opt, model, saved):
+        load_optimizer(opt, model, saved)
+        for moments in opt.state.values():
+            moments["exp_avg"] = moments["exp_avg"].to("meta")
+
+    monkeypatch.setattr("minilearn.checkpoint.state.load_optimizer", load_and_stay)
+    with pytest.raises((AssertionError, RuntimeError)):  # the update fails, as it did for them
+        check_devices(("cpu", "cpu"), tmp_path)
+
+
+def check_devices(devices, folder):
+    def learner(device):
+        dls = [[tuple(t.to(device) for t in batch) for batch in dl] for dl in toy_dls()]
+        cbs = [TrainCB(), CheckpointCB(folder)]
+        return Learner(linear().to(device), dls, cbs=cbs, opt_func=torch.optim.AdamW, lr=0.1)
+
+    learner(devices[0]).fit(1)
+    learn, seen = learner(devices[1]), []
+    look = At(
+        "before_step",
+        lambda learn: seen.extend(
+            s["exp_avg"].device == p.device for p, s in learn.opt.state.items()
+        ),
+    )
+    learn.fit(2, cbs=look, resume=True)
+    assert seen == [True, True] and learn.steps_done == 4

@@ -1,0 +1,433 @@
+"""`minilearn train` from a configuration: equal runs, runs that go on, parts of your own."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from torch import nn
+
+import minilearn
+from minilearn import cli
+from minilearn.cli import learner as learning
+from minilearn.cli import predict as using
+from minilearn.cli import run_folder as folder
+from minilearn.cli.augment import Aug
+from minilearn.cli.build import build_dls, build_model, taken_over
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def few():
+    """64 pictures of each split instead of 12,000."""
+    from datasets import DatasetDict
+
+    whole = minilearn.fashion_mnist()
+    return DatasetDict({name: whole[name].shuffle(seed=1).select(range(64)) for name in whole})
+
+
+@pytest.fixture(autouse=True)
+def here(few, monkeypatch, tmp_path):
+    monkeypatch.setattr(minilearn, "fashion_mnist", lambda full=False: few)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+
+
+def train(*options):
+    return cli.main(["train", "--bs", "16", "--device", "cpu", *options])
+
+
+def rows(run):
+    """The rows of `history.csv`, without the column that holds times."""
+    return [line.rsplit(",", 1)[0] for line in Path(run, "history.csv").read_text().splitlines()]
+
+
+def assert_same_weights():
+    """The runs a and b have left the same bits."""
+    one, two = (load_file(Path(run, "model.safetensors")) for run in "ab")
+    assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+ALL = """
+bs: 16
+epochs: 3
+lr: auto
+sched: flat_cos
+warmup: 2
+opt: sgd
+opt_args: {momentum: 9e-1}
+ema: 0.9
+accum: 2
+clip: 1.0
+mixup: 0.4
+aug: {flip: 0.5, shift: 2, erase: 0.2}
+log: [csv, jsonl]
+log_every: 1
+device: cpu
+"""
+
+
+def test_the_saved_configuration_starts_an_equal_run(capsys):
+    Path("all.yaml").write_text(ALL)
+    assert cli.main(["train", "-c", "all.yaml", "--out", "a"]) == 0
+    assert "lr: " in capsys.readouterr().out
+    saved = yaml.safe_load(Path("a/config.yaml").read_text())
+    assert saved["opt_args"] == {"momentum": 0.9} and isinstance(saved["lr"], float)
+    assert not {"out", "resume"} & set(saved)
+    assert cli.main(["train", "-c", "a/config.yaml", "--out", "b"]) == 0
+    assert rows("a") == rows("b") and len(rows("a")) == 4
+    assert Path("a/config.yaml").read_text() == Path("b/config.yaml").read_text()
+
+
+def test_a_run_says_what_it_was_made_of():
+    train("--epochs", "1", "--out", "a", "--opt", "sgd", "--wd", "1e-3")
+    (entry,) = json.loads(Path("a/run.json").read_text())
+    config = entry["settings"]["config"]
+    assert config == yaml.safe_load(Path("a/config.yaml").read_text())
+    assert config["wd"] == 1e-3 and entry["error"] is None and entry["opt"]["name"] == "SGD"
+
+
+def test_train_from_python_is_the_command():
+    config = {"bs": 16, "device": "cpu", "epochs": 2, "aug": {"flip": 0.5}}
+    learn = cli.train(config | {"out": "a"})
+    train("--epochs", "2", "--aug.flip", "0.5", "--out", "b")
+    assert rows("a") == rows("b") and learn.history["epoch"] == [0, 1]
+    with pytest.raises(cli.BadInput, match="config: epohcs is no option; did you mean epochs"):
+        cli.train({"epohcs": 1})
+
+
+def test_every_wish_becomes_its_callback():
+    from minilearn.cli.learner import build_learner
+
+    dls = build_dls(bs=16)
+    wishes = {"ema": 0.9, "accum": 2, "clip": 1.0, "mixup": 0.4, "amp": "bf16", "compile": True}
+    aug = Aug(flip=0.5)
+    learn = build_learner(dls, build_model(dls), **wishes, channels_last=True, aug=aug, wd=0.1)
+    names = {type(cb).__name__ for cb in learn.cbs}
+    assert names >= {"EMACB", "GradAccumCB", "ClipGradCB", "MixUpCB", "MixedPrecision"}
+    assert names >= {"CompileCB", "ChannelsLastCB", "BatchTransformCB", "TrainCB", "DeviceCB"}
+    plain = build_learner(dls, build_model(dls))
+    assert [type(cb).__name__ for cb in plain.cbs] == [
+        "TrainCB",
+        "DeviceCB",
+        "MetricsCB",
+        "ProgressCB",
+    ]
+
+
+def test_rows_go_to_every_log_that_is_asked_for():
+    assert train("--epochs", "1", "--out", "a", "--log", "csv,jsonl,tensorboard") == 0
+    written = {path.name for path in Path("a").iterdir()}
+    assert written >= {"log.csv", "log.jsonl", "tensorboard"}
+    last = json.loads(Path("a/log.jsonl").read_text().splitlines()[-1])
+    assert rows("a")[-1].split(",")[2] == str(last["train_loss"])
+
+
+# ---- going on ----
+
+
+def break_off(monkeypatch, at):
+    """Press Ctrl-C in the training batch after number `at`."""
+    step, count = minilearn.Learner._one_step, [0]
+
+    def one_step(self):
+        count[0] += 1
+        if count[0] > at:
+            raise KeyboardInterrupt
+        step(self)
+
+    monkeypatch.setattr(minilearn.Learner, "_one_step", one_step)
+
+
+@pytest.mark.parametrize("at", [1, 6, 9])
+@pytest.mark.parametrize("resume", [["--resume", "b"], ["--resume", "--out", "b"]])
+def test_a_run_that_was_broken_off_goes_on_to_the_same_bits(at, resume, capsys):
+    options = [
+        "--epochs",
+        "3",
+        "--mixup",
+        "0.4",
+        "--ema",
+        "0.9",
+        "--log",
+        "csv",
+        "--log_every",
+        "1",
+    ]
+    train(*options, "--out", "a")
+    with pytest.MonkeyPatch.context() as patch:
+        break_off(patch, at)
+        assert train(*options, "--out", "b") == 130
+    assert cli.main(["train", *resume]) == 0
+    assert rows("a") == rows("b")
+    assert_same_weights()
+    logs = [Path(run, "log.csv").read_text().splitlines() for run in "ab"]
+    assert len(logs[0]) == len(logs[1])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_process_that_was_killed_goes_on_to_the_same_bits(how, few, tmp_path):
+    few.save_to_disk("few")
+    program = (
+        "import sys, minilearn, torch, datasets\n"
+        "torch.set_num_threads(1)\n"
+        f"few = datasets.load_from_disk({str(tmp_path / 'few')!r})\n"
+        "minilearn.fashion_mnist = lambda full=False: few\n"
+        "from minilearn import cli\n"
+        "sys.exit(cli.main(sys.argv[1:]))\n"
+    )
+    command = [sys.executable, "-c", program, "train"]
+    options = ["--bs", "16", "--epochs", "40", "--device", "cpu"]
+    subprocess.run([*command, *options, "--out", "a"], check=True, capture_output=True)
+    process = subprocess.Popen([*command, *options, "--out", "b"], stdout=subprocess.DEVNULL)
+    while len(list(Path("b/checkpoints").glob("*.ckpt")) if Path("b").exists() else []) < 2:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(how)
+    assert process.wait() != 0
+    subprocess.run([*command, "--resume", "b"], check=True, capture_output=True)
+    assert rows("a") == rows("b")
+    assert_same_weights()
+
+
+def test_true_goes_on_with_the_run_of_the_file_or_the_newest():
+    train("--epochs", "1", "--out", "runs/x", "--sched", "none")
+    train("--epochs", "1", "--out", "runs/y", "--sched", "none")
+    os.utime("runs/x/config.yaml", (1, 1))
+    assert cli.main(["train", "--resume", "--epochs", "2"]) == 0
+    assert [len(rows(f"runs/{name}")) for name in "xy"] == [2, 3]
+    assert cli.main(["train", "-c", "runs/x/config.yaml", "--resume", "--epochs", "2"]) == 0
+    assert [len(rows(f"runs/{name}")) for name in "xy"] == [3, 3]
+
+
+def test_resume_in_a_new_folder_begins(capsys):
+    assert train("--epochs", "1", "--out", "new", "--resume") == 0
+    assert "begins afresh" in capsys.readouterr().out and len(rows("new")) == 2
+
+
+def test_a_resume_from_a_file_takes_that_checkpoint():
+    train("--epochs", "2", "--out", "a")
+    first = sorted(Path("a/checkpoints").glob("*.ckpt"))[0]
+    before = rows("a")
+    assert cli.main(["train", "--resume", str(first)]) == 0
+    assert rows("a") == before
+
+
+# ---- parts of your own ----
+
+
+@pytest.fixture
+def mine(monkeypatch):
+    """A module of the user's in the working folder."""
+    Path("mine.py").write_text(
+        "import torch, minilearn\n"
+        "from torch import nn\n"
+        "def dls(n: int = 32, bs: int = 8):\n"
+        '    """Make.\n\n    Args:\n        n: how many points\n    """\n'
+        "    x = torch.randn(n, 2)\n"
+        "    return minilearn.DataLoaders.from_arrays(x, (x[:, 0] > 0).long(), bs=bs, seed=0)\n"
+        "def net(dls, width: int = 3):\n"
+        "    return nn.Sequential(nn.Linear(2, width), nn.ReLU(), nn.Linear(width, 2))\n"
+        "def pictures(n_in: int, num_classes: int, width: int = 4):\n"
+        "    return nn.Sequential(nn.Conv2d(n_in, width, 3), nn.AdaptiveAvgPool2d(1),\n"
+        "                         nn.Flatten(), nn.Linear(width, num_classes))\n"
+        "def slow(params, lr, momentum=0.5):\n"
+        "    return torch.optim.SGD(params, lr / 10, momentum=momentum)\n"
+    )
+    yield
+    sys.modules.pop("mine", None)
+    with contextlib.suppress(ValueError):
+        sys.path.remove(os.getcwd())
+
+
+def test_each_part_can_be_a_function_of_ones_own_with_its_own_options(mine, capsys):
+    words = ["--build_dls", "mine:dls", "--build_model", "mine:net", "--device", "cpu"]
+    assert (
+        cli.main(["train", *words, "--n", "40", "--width", "5", "--epochs", "1", "--out", "a"]) == 0
+    )
+    saved = yaml.safe_load(Path("a/config.yaml").read_text())
+    assert (saved["n"], saved["width"], saved["bs"]) == (40, 5, 8) and "full" not in saved
+    assert cli.main(["train", "-c", "a/config.yaml", "--out", "b"]) == 0
+    assert rows("a") == rows("b")
+    capsys.readouterr()
+    assert cli.main(["train", *words, "--help"]) == 0
+    assert "how many points (int, default 32)" in capsys.readouterr().out
+    assert cli.main(["train", *words, "--model", "cnn"]) == 2
+
+
+def test_a_model_by_its_callable_is_given_the_sizes_of_the_data_and_predicts(mine, few, capsys):
+    model = ["--model", "mine:pictures", "--model_args.width", "6"]
+    assert train(*model, "--epochs", "1", "--out", "a", "--opt", "mine:slow") == 0
+    assert Path("a/model.pt2").exists()  # another process does not know mine.py
+    few["test"][0]["image"].save("x.png")
+    assert cli.main(["predict", "a", "x.png", "--device", "cpu"]) == 0
+    assert cli.main(["eval", "a", "--device", "cpu"]) == 0
+
+
+# ---- lr-find, eval ----
+
+
+def test_lr_find_prints_suggestions_and_takes_the_files_of_a_training(capsys):
+    train("--epochs", "1", "--out", "a")
+    capsys.readouterr()
+    assert cli.main(["lr-find", "-c", "a/config.yaml", "--plot", "lr.png"]) == 0
+    lines = dict(line.split("\t") for line in capsys.readouterr().out.splitlines())
+    assert set(lines) == {"valley", "steep", "minimum", "slide"}
+    assert all(1e-5 <= float(lr) <= 10 for lr in lines.values()) and Path("lr.png").exists()
+
+
+def test_eval_gives_what_the_last_validation_gave(capsys):
+    train("--epochs", "2", "--out", "a", "--ema", "0.5")
+    capsys.readouterr()
+    assert cli.main(["eval", "a", "--device", "cpu"]) == 0
+    found = {n: float(v) for n, v in (x.split("\t") for x in capsys.readouterr().out.splitlines())}
+    last = dict(zip(rows("a")[0].split(","), rows("a")[-1].split(","), strict=True))
+    assert found["accuracy"] == pytest.approx(float(last["accuracy"]))
+    assert found["loss"] == pytest.approx(float(last["valid_loss"]), rel=1e-4)
+
+
+def test_a_folder_of_pictures_trains_is_evaluated_and_predicted(few, capsys):
+    for split, role in (("train", "train"), ("test", "val")):
+        for i, row in enumerate(few[split]):
+            path = Path("pics", role, f"class{row['label']}", f"{i}.png")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            row["image"].save(path)
+    assert train("pics", "--channels", "1", "--epochs", "2", "--out", "a") == 0
+    last = dict(zip(rows("a")[0].split(","), rows("a")[-1].split(","), strict=True))
+    for data in ([], ["pics"]):
+        capsys.readouterr()
+        assert cli.main(["eval", "a", *data, "--device", "cpu"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert f"accuracy\t{float(last['accuracy']):.6g}" in lines
+    assert cli.main(["eval", "a", "pics/val", "--device", "cpu"]) == 0
+    assert f"accuracy\t{float(last['accuracy']):.6g}" in capsys.readouterr().out
+    picture = str(next(Path("pics/val").rglob("*.png")))
+    assert cli.main(["predict", "a", picture, "--device", "cpu"]) == 0
+    assert capsys.readouterr().out.split("\t")[1].startswith("class")
+
+
+# ---- pieces ----
+
+
+def test_the_loss_follows_the_targets():
+    preds, labels = torch.randn(4, 3), torch.tensor([0, 2, 1, 1])
+    several = torch.tensor([[1.0, 0, 1]] * 4)
+    cross = nn.functional.cross_entropy(preds, labels)
+    assert torch.equal(learning.class_loss(preds, labels), cross)
+    binary = nn.functional.binary_cross_entropy_with_logits(preds, several)
+    assert torch.equal(learning.class_loss(preds, several), binary)
+
+
+def test_options_of_pictures_reach_the_sample(few):
+    assert build_dls(bs=8, size=20).pipeline.size == (20, 20)
+    assert build_dls(bs=8, channels=3).pipeline.channels == 3
+    dls = build_dls(bs=8, mean=[0.5], std=[0.5])
+    assert dls.pipeline.mean == [0.5] and next(iter(dls.valid))[0].min() == -1
+
+
+def test_ours_keep_the_normalisation_of_the_data():
+    assert taken_over("cnn", {}) == {} and taken_over(None, {}) == {}
+
+
+def test_several_processes_need_a_folder_in_common(monkeypatch, capsys):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert train() == 2
+    assert "--out" in capsys.readouterr().err
+
+
+def test_what_cannot_be_exported_leaves_its_weights(capsys):
+    learn = minilearn.Learner(nn.LSTM(2, 2), cbs=[minilearn.TrainCB()])
+    folder.write_model(learn, Path("."))
+    assert "only the weights are saved" in capsys.readouterr().out
+    assert Path("model.safetensors").exists()
+
+
+BAD_ARGUMENTS = [
+    ("model_args: {nfs: [8, 1.5]}", "model_args.nfs takes sequence of int, got [8, 1.5]"),
+    ("model_args: {nsf: [8]}", "model_args.nsf is no argument of cnn; did you mean 'nfs'?"),
+    ("model_args: {act: {torch.nn: ReLu}}", "did you mean 'ReLU'"),
+    ("model_args: {act: {}}", "names no layer"),
+    ("opt_args: {betas: [0.9, x]}", "opt_args.betas takes tuple of float, float"),
+    ("opt_args: {lr: 1}", "opt_args.lr is no argument of adamw"),
+    ("opt: mine:slow\nopt_args: {momentun: 1}", "did you mean 'momentum'?"),
+    ("sched_args: {pct_strat: 0.1}", "did you mean 'pct_start'?"),
+    ("sched_args: {anneal_strategy: 5}", "sched_args.anneal_strategy takes cos | linear"),
+    ("model:", "model takes str, got null"),
+    ("build_dls: os:path", "os:path is no function"),
+    ("workers: -1", "--workers is a number from 0"),
+    ("bs: 0", "bs takes int above 0"),
+    ("memory_gb: -1", "--memory_gb is a number from 0"),
+    ("ema: 1", "--ema takes a share below 1"),
+    ("size: [0, 8]", "--size is a number from 1"),
+    ("seed: 1e300", "--seed is a number from 0"),
+]
+
+
+@pytest.mark.case("C145")
+@pytest.mark.parametrize(("text", "named"), BAD_ARGUMENTS)
+def test_arguments_of_parts_are_checked_before_data_are_read(
+    text, named, mine, capsys, monkeypatch
+):
+    monkeypatch.setattr(minilearn, "fashion_mnist", lambda full: pytest.fail("data were read"))
+    Path("c.yaml").write_text(text)
+    assert train("-c", "c.yaml") == 2
+    assert named in capsys.readouterr().err
+
+
+@pytest.mark.case("C146")
+def test_arguments_of_parts_become_what_their_functions_take():
+    model = build_model(build_dls(bs=16), "cnn", model_args={"nfs": [8, 1e1]})
+    assert [m.out_channels for m in model.modules() if isinstance(m, nn.Conv2d)][:2] == [8, 10]
+    args = {"eps": "1e-3", "amsgrad": "yes", "weight_decay": 1}
+    learn = learning.build_learner(build_dls(bs=16), model, opt_args=args)
+    group = learn.opt_func(model, 0.1).param_groups[0]
+    found = [group[name] for name in ("eps", "amsgrad", "weight_decay")]
+    assert found == [1e-3, True, 1.0] and type(found[1]) is bool
+
+
+def test_pictures_with_several_labels_are_predicted_with_all_of_them(few, capsys):
+    Path("pics").mkdir()
+    lines = ["path,label"]
+    for i, row in enumerate(few["train"]):
+        row["image"].save(f"pics/{i}.png")
+        names = [name for name, bit in (("low", 1), ("high", 4)) if row["label"] & bit]
+        lines.append(f"pics/{i}.png,{' '.join(names)}")
+    Path("table.csv").write_text("\n".join(lines) + "\n")
+    words = ["table.csv", "--sep", " ", "--channels", "1", "--epochs", "1", "--out", "a"]
+    assert train(*words, "--paths", "path", "--labels", "label") == 0
+    names = [f"pics/{i}.png" for i in range(64)]
+    capsys.readouterr()
+    assert cli.main(["predict", "a", *names, "--device", "cpu"]) == 0
+    learn = minilearn.load_learner("a", "cpu")
+    seen = set()
+    for line, name in zip(capsys.readouterr().out.splitlines(), names, strict=True):
+        file, *found = line.split("\t")
+        output = learn.infer(name).output.sigmoid().tolist()
+        above = [(c, p) for c, p in zip(learn.dls.pipeline.classes, output, strict=True) if p > 0.5]
+        above.sort(key=lambda pair: -pair[1])
+        assert file == name
+        assert found == ([x for c, p in above for x in (c, f"{p:.4f}")] or ["none"])
+        seen.add(len(above))
+    assert seen - {1}  # a single class would be what softmax finds
+
+
+def test_labels_are_printed_from_the_most_probable_on_or_none():
+    learn = minilearn.Learner(nn.Linear(1, 3), minilearn.DataLoaders())
+    learn.dls.pipeline = minilearn.Pipeline(classes=["a", "b", "c"])
+    for shares, expected in [
+        ([0.6, 0.5, 0.9], ["c", "0.9000", "a", "0.6000"]),
+        ([0.1, 0.2, 0.3], ["none"]),
+    ]:
+        one = minilearn.Prediction("c", 0.9, torch.tensor(shares), None)
+        assert using._probable(one, learn) == expected

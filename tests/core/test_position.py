@@ -1,0 +1,122 @@
+"""A pass begun behind its first batches equals the rest of the whole pass."""
+
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
+
+from minilearn.core.position import behind, generators, load_loader_state, loader_state, own_state
+
+NUMBERS = list(range(22))
+
+
+def shuffled(**kwargs):
+    generator = torch.Generator().manual_seed(3)
+    return DataLoader(NUMBERS, 4, shuffle=True, generator=generator, **kwargs)
+
+
+def by_batch_sampler():
+    sampler = RandomSampler(NUMBERS, generator=torch.Generator().manual_seed(3))
+    return DataLoader(NUMBERS, batch_sampler=BatchSampler(sampler, 4, drop_last=True))
+
+
+def rest_and_whole(loader, n, **kwargs):
+    state = loader_state(loader)
+    whole = [batch.tolist() for batch in loader]
+    load_loader_state(loader, state)
+    return [batch.tolist() for batch in behind(loader, n, own_state(loader), **kwargs)], whole
+
+
+@pytest.mark.parametrize("n", [0, 1, 5, 6])
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("make", [shuffled, by_batch_sampler, lambda: shuffled(drop_last=True)])
+def test_the_rest_of_a_shuffled_pass_is_that_of_the_whole_one_and_nothing_is_said(make, exact, n):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rest, whole = rest_and_whole(make(), n, exact=exact)
+    assert rest == whole[n:]
+
+
+def test_indices_are_left_out_without_loading_their_samples_unless_it_is_to_be_exact():
+    class Counted(list):
+        asked = 0
+
+        def __getitem__(self, i):
+            self.asked += 1
+            return super().__getitem__(i)
+
+    for exact, asked in ((False, 2), (True, 22)):
+        numbers = Counted(NUMBERS)
+        assert len(list(behind(DataLoader(numbers, 4), 5, None, exact))) == 1
+        assert numbers.asked == asked
+
+
+def test_workers_of_torch_are_warned_of_and_the_order_is_kept():
+    with pytest.warns(UserWarning, match="workers of torch's DataLoader are not repeated"):
+        rest, whole = rest_and_whole(shuffled(num_workers=1), 2)
+    assert rest == whole[2:]
+
+
+def test_a_list_is_counted_and_an_iterable_that_tells_nothing_is_read_with_a_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert list(behind(NUMBERS, 20, None)) == [20, 21]
+    with pytest.warns(UserWarning, match="the set of .* cannot tell its place: 20 b"):
+        assert len(list(behind(set(NUMBERS), 20, None))) == 2
+
+
+def test_a_shortened_loader_ends_where_it_would_have_ended():
+    short = SimpleNamespace(dl=NUMBERS, shortened_to=3)
+    assert list(behind(short, 1, None)) == [1, 2]
+    assert list(behind(short, 3, None)) == list(behind(short, 4, None)) == []
+
+
+def test_seed_epoch_and_generators_are_those_of_the_loader_inside():
+    inner = shuffled()
+    inner.seed, inner.epoch = 1, 2
+    outer = SimpleNamespace(dl=SimpleNamespace(dl=inner))
+    state = loader_state(outer)
+    assert (state["seed"], state["epoch"]) == (1, 2) and len(state["generators"]) == 1
+    first = [batch.tolist() for batch in inner]
+    inner.seed, inner.epoch = 7, 8
+    load_loader_state(outer, state)
+    assert (inner.seed, inner.epoch) == (1, 2)
+    assert [batch.tolist() for batch in inner] == first
+    bare = SimpleNamespace()
+    load_loader_state(bare, state)
+    assert vars(bare) == {} and loader_state(bare) == {"generators": []}
+
+
+def test_each_generator_of_a_loader_is_found_once():
+    assert len(generators(shuffled())) == len(generators(by_batch_sampler())) == 1
+    assert generators(DataLoader(NUMBERS, 4)) == generators(NUMBERS) == []
+
+
+class Told(IterableDataset):
+    """A stream that tells its place."""
+
+    place = 0
+
+    def __iter__(self):
+        while self.place < 6:
+            self.place += 1
+            yield self.place
+
+    def state_dict(self):
+        return {"place": self.place}
+
+    def load_state_dict(self, state):
+        self.place = state["place"]
+
+
+def test_a_stream_that_tells_its_place_is_asked_and_none_that_workers_copy():
+    data = Told()
+    told = {"place": {"place": 0}, "generator": None}
+    assert own_state(DataLoader(data, 2)) == own_state(data) == told
+    assert own_state(SimpleNamespace(dl=data, shortened_to=3)) == told
+    assert own_state(DataLoader(data, 2, num_workers=1)) is None is own_state(NUMBERS)
+    assert own_state(SimpleNamespace(dataset=data, num_workers=0)) is None  # may read it anyhow
+    batches = behind(DataLoader(data, 2), 99, told | {"place": {"place": 2}})
+    assert [batch.tolist() for batch in batches] == [[3, 4], [5, 6]]

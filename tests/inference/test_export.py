@@ -1,0 +1,622 @@
+"""Exported models predict the same anywhere; nothing half is left; loading runs no code."""
+
+import copy
+import json
+import pickle
+import subprocess
+import sys
+import zipfile
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn, optim
+from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
+
+from minilearn import (
+    EMACB,
+    BatchTransformCB,
+    Callback,
+    DataLoaders,
+    Learner,
+    MCDropoutCB,
+    MetricsCB,
+    Pipeline,
+    TrainCB,
+    accuracy,
+    act_gr,
+    create_model,
+    fashion_mnist,
+    get_model,
+    load_learner,
+    register_model,
+    resnet,
+)
+from minilearn.inference.graph import Program, cleaned, load_program, save_program, trace
+from minilearn.inference.predict import export as export_module
+from minilearn.nn.registry import MODELS, built_by
+from tests.toys import assert_same_weights, linear
+
+
+@register_model
+def two_layers(n_in: int = 4, hidden: int = 5, n_out: int = 3, *, norm=None) -> nn.Module:
+    """A small net that this module registers."""
+    layers = [nn.Linear(n_in, hidden), *([norm(hidden)] if norm else []), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(hidden, n_out))
+
+
+class Unknown(nn.Module):
+    """A model that nobody registered."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.layer(x) * 2
+
+
+def data(n=10):
+    torch.manual_seed(1)
+    return TensorDataset(torch.randn(n, 4), torch.randint(0, 3, (n,)))
+
+
+def learner(model=None, cbs=(), dl=None, **kwargs):
+    dl = DataLoader(data(), 4) if dl is None else dl
+    torch.manual_seed(0)
+    model = two_layers() if model is None else model
+    cbs = [TrainCB(), MetricsCB(accuracy), *cbs]
+    return Learner(model, (dl, dl), F.cross_entropy, cbs=cbs, **kwargs)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A learner of Fashion-MNIST after an epoch on 64 pictures, and the test pictures."""
+    dd = fashion_mnist()
+    dd = type(dd)({name: ds.select(range(64)) for name, ds in dd.items()})
+    dls = DataLoaders.from_dd(dd, 32, splits={"valid": "test"}, seed=0)
+    model = get_model(act_gr, (1, 8, 16), nn.BatchNorm2d)
+    cbs = [TrainCB(), MetricsCB(accuracy)]
+    learn = Learner(model, dls, F.cross_entropy, 1e-2, cbs, optim.AdamW)
+    learn.fit(1)
+    return learn, dd["test"]
+
+
+def files(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+# ---- there and back ----
+
+
+def test_a_registered_model_comes_back_with_its_pipeline_and_predicts_the_same(trained, tmp_path):
+    learn, ds = trained
+    assert learn.export(tmp_path / "model") == tmp_path / "model"
+    again = load_learner(tmp_path / "model", "cpu")
+    assert again.dls.pipeline == learn.dls.pipeline
+    assert_same_weights(again.model, learn.model)
+    images = [row["image"] for row in ds.select(range(5))]
+    for ours, theirs in zip(learn.infer(images), again.infer(images), strict=True):
+        assert ours.label == theirs.label
+        assert torch.equal(ours.output, theirs.output)
+    assert torch.equal(again.get_preds(learn.dls.valid)[0], learn.get_preds()[0])
+
+
+def test_the_card_says_what_was_trained(trained, tmp_path):
+    learn, ds = trained
+    learn.export(tmp_path / "model")
+    card = json.loads((tmp_path / "model" / "card.json").read_text())
+    assert card["model"]["name"] == "get_model"
+    assert card["model"]["arguments"]["nfs"] == [1, 8, 16]
+    assert card["inputs"] == {"0": "Tensor[1, 1, 28, 28]"}
+    assert card["pipeline"]["classes"] == ds.features["label"].names
+    assert card["metrics"]["accuracy"] == learn.history[-1]["accuracy"]
+    assert [row["epoch"] for row in card["history"]] == [0]
+    assert card["versions"]["torch"] == torch.__version__
+
+
+def test_a_card_is_json_whatever_the_history_holds(tmp_path):
+    learn = learner()
+    learn.history.append({"epoch": 0, "valid_loss": float("nan"), "x": torch.tensor(1.0)})
+    card = json.loads((learn.export(tmp_path / "m") / "card.json").read_text(), parse_constant=int)
+    assert card["metrics"] == {"epoch": 0, "valid_loss": "NaN", "x": "tensor(1.)"}
+
+
+FRESH = """
+import sys, torch
+from minilearn import load_learner
+x = torch.load(sys.argv[1])
+torch.save([load_learner(path, "cpu").get_preds([(x,)], with_targs=False) for path in sys.argv[3:]],
+           sys.argv[2])
+assert "tests" not in sys.modules and "PIL" not in sys.modules
+"""
+
+
+def test_a_fresh_process_without_the_script_predicts_the_same(trained, tmp_path):
+    learn, _ = trained
+    x = next(iter(learn.dls.valid))[0]
+    torch.save(x, tmp_path / "x.pt")
+    strange = Learner(nn.Sequential(nn.Flatten(), nn.Linear(784, 10), _Halves()), learn.dls)
+    strange.cbs, strange.loss_func = [TrainCB()], F.cross_entropy
+    folders = [learn.export(tmp_path / "made"), strange.export(tmp_path / "graph", pt2=True)]
+    script = tmp_path / "fresh.py"
+    script.write_text(FRESH)
+    args = [sys.executable, script, tmp_path / "x.pt", tmp_path / "preds.pt", *folders]
+    done = subprocess.run(args, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    expected = [m.get_preds([(x,)], with_targs=False) for m in (learn, strange)]
+    for theirs, ours in zip(torch.load(tmp_path / "preds.pt"), expected, strict=True):
+        torch.testing.assert_close(theirs, ours)
+
+
+class _Halves(nn.Module):
+    """A layer that only this file knows."""
+
+    def forward(self, x):
+        return x / 2
+
+
+def test_onnx_predicts_the_same_through_onnxruntime(trained, tmp_path):
+    pytest.importorskip("onnxscript")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    learn, _ = trained
+    learn.export(tmp_path / "model", onnx=True)
+    session = onnxruntime.InferenceSession(tmp_path / "model" / "model.onnx")
+    x = next(iter(learn.dls.valid))[0]
+    expected = learn.get_preds([(x,)], with_targs=False)
+    for n in (1, 7):  # neither is what it was written with
+        (theirs,) = session.run(None, {session.get_inputs()[0].name: x[:n].numpy()})
+        torch.testing.assert_close(torch.from_numpy(theirs), expected[:n], rtol=1e-4, atol=1e-5)
+
+
+def test_a_graph_takes_batches_of_any_size_and_lets_the_loop_set_modes(tmp_path):
+    learn = learner(Unknown())
+    learn.export(tmp_path / "m", pt2=True)
+    again = load_learner(tmp_path / "m", "cpu")
+    for n in (1, 3, 100):
+        x = torch.randn(n, 4)
+        torch.testing.assert_close(
+            again.get_preds([(x,)], with_targs=False), learn.model(x).detach()
+        )
+    assert again.infer(torch.zeros(4)).label in (0, 1, 2)  # cross-entropy: it chooses
+
+
+def test_averaged_weights_are_exported_where_the_fit_validates_them(tmp_path):
+    learn = learner(cbs=[EMACB(0.9)], lr=0.5)
+    learn.fit(2)
+    learn.export(tmp_path / "m")
+    x = torch.randn(3, 4)
+    expected = learn.get_preds([(x,)], with_targs=False)
+    assert torch.equal(
+        load_learner(tmp_path / "m", "cpu").get_preds([(x,)], with_targs=False), expected
+    )
+    assert not torch.equal(learn.model(x), expected)
+
+
+def test_dict_batches_keep_how_they_are_split(tmp_path):
+    class Scale(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x, factor):
+            return self.layer(x) * factor[:, None]
+
+    torch.manual_seed(0)
+    batch = {"a": torch.randn(4, 4), "b": torch.rand(4), "y": torch.tensor([0, 1, 2, 0])}
+    cb = TrainCB(inputs={"x": "a", "factor": "b"}, targets="y")
+    learn = Learner(Scale(), ([batch], [batch]), F.cross_entropy, cbs=[cb])
+    again = load_learner(learn.export(tmp_path / "m", pt2=True), "cpu")
+    items = [{"a": batch["a"][i], "b": batch["b"][i]} for i in range(3)]
+    for ours, theirs in zip(learn.infer(items), again.infer(items), strict=True):
+        torch.testing.assert_close(ours.output, theirs.output)
+
+
+# ---- what cannot be exported ----
+
+
+@pytest.mark.parametrize("older", [True, False])
+@pytest.mark.parametrize(
+    ("model", "cbs", "message"),
+    [
+        (Unknown(), (), r"how Unknown was made.*register_model.*pt2=True"),
+        (
+            two_layers(norm=lambda n: nn.LayerNorm(n)),
+            (),
+            r"two_layers\(norm=…\).*<lambda>.*pt2=True",
+        ),
+        (two_layers(), [MCDropoutCB], None),
+        (nn.Sequential(two_layers(), nn.Dropout()), [MCDropoutCB], "how Sequential was made"),
+    ],
+)
+def test_what_cannot_be_made_again_is_refused_and_leaves_no_trace(
+    model, cbs, message, older, tmp_path
+):
+    if older:
+        learner().export(tmp_path / "m")
+    before = files(tmp_path / "m") if older else None
+    learn = learner(copy.deepcopy(model), [cb() for cb in cbs])
+    if message is None:
+        learn.export(tmp_path / "m")
+        return
+    with pytest.raises(ValueError, match=message):
+        learn.export(tmp_path / "m")
+    assert [p.name for p in tmp_path.iterdir()] == (["m"] if older else [])
+    assert not older or files(tmp_path / "m") == before
+
+
+def test_a_model_that_was_changed_after_it_was_made_is_refused(tmp_path):
+    model = two_layers(n_out=3)
+    model[1] = nn.Tanh()  # same weights, other numbers
+    with pytest.raises(ValueError, match="model.safetensors .*predicts otherwise.*changed after"):
+        learner(model).export(tmp_path / "m")
+    model[2] = nn.Linear(5, 7)
+    with pytest.raises(ValueError, match=r"holds another model(?s:.)*2\.weight"):
+        learner(model).export(tmp_path / "m")
+    assert list(tmp_path.iterdir()) == []
+
+
+class OfFour(Unknown):
+    """Takes batches of four alone."""
+
+    def forward(self, x):
+        return self.layer(x.reshape(4, 4))
+
+
+class Turns(Unknown):
+    """Decides by the numbers it is given, which no graph can."""
+
+    def forward(self, x):
+        return self.layer(x if x.sum() > 0 else -x)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [(OfFour(), "pt2 does not serve for a batch of 1"), (Turns(), "cannot write down the graph")],
+)
+def test_a_graph_that_serves_some_batches_only_is_refused(model, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        learner(model, dl=DataLoader(data(4), 4)).export(tmp_path / "m", pt2=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_callback_makes_of_the_predictions_is_not_lost_in_silence(tmp_path):
+    class Sharper(Callback):
+        order = TrainCB.order + 1
+
+        def after_predict(self, learn):
+            learn.preds = learn.preds * 10
+
+    with pytest.raises(ValueError, match="not what its model gives.*a callback"):
+        learner(cbs=[Sharper()]).export(tmp_path / "m")
+    with pytest.raises(ValueError, match="not what its model gives"):
+        noisy = nn.Sequential(nn.Dropout(), nn.Linear(4, 3))
+        learner(noisy, [MCDropoutCB()]).export(tmp_path / "m", pt2=True)
+
+
+def test_a_folder_with_other_files_is_left_alone(tmp_path):
+    learn = learner()
+    folder = learn.export(tmp_path / "m")
+    learn.export(folder)  # an older export is replaced
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match=r"notes\.txt"):
+        learn.export(folder)
+    assert (folder / "notes.txt").read_text() == "mine"
+
+
+BITS = torch.tensor([[1.0, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]])
+
+
+@pytest.mark.parametrize(
+    ("loss", "target", "several"),
+    [
+        (F.binary_cross_entropy_with_logits, BITS, True),
+        (nn.MultiLabelSoftMarginLoss(), BITS, True),
+        (F.mse_loss, BITS / 2, False),  # numbers
+        (F.mse_loss, BITS[:, :2], False),  # not one a class
+        (nn.CrossEntropyLoss(label_smoothing=0.1), BITS, False),  # soft labels of one class
+        (F.cross_entropy, BITS[:, 0].long(), False),
+    ],
+)
+def test_the_card_says_whether_items_have_several_labels(loss, target, several, tmp_path):
+    learn = learner(two_layers(n_out=3), dl=DataLoader(TensorDataset(torch.randn(4, 4), target), 4))
+    learn.dls, learn.loss_func = DataLoaders(*learn.dls), loss
+    learn.dls.pipeline = Pipeline(classes=["a", "b", "c"])
+    card = json.loads((learn.export(tmp_path / "m") / "card.json").read_text())
+    assert card["several_labels"] is several
+
+
+# ---- C126 ----
+
+
+class WithTransform(TensorDataset):
+    """A data set that transforms as those of torchvision do."""
+
+    transform = None
+
+
+def with_lambda(kind):
+    """Return a learner with a lambda somewhere, and the path that an error should name."""
+    double = lambda x: x * 2  # noqa: E731
+    if kind == "callback":
+        return learner(cbs=[BatchTransformCB(double)]), r"learn\.cbs\[2\]\.tfm"
+    if kind == "pipeline":
+        learn = learner()
+        learn.dls = DataLoaders(*learn.dls)
+        learn.dls.pipeline = Pipeline()
+        object.__setattr__(learn.dls.pipeline, "resize", double)
+        return learn, r"learn\.dls\.pipeline\.resize"
+    if kind == "no pipeline":
+        learn = learner()
+        learn.dls = DataLoaders(*learn.dls)
+        learn.dls.pipeline = double
+        return learn, r"learn\.dls\.pipeline"
+    ds = WithTransform(*data().tensors)
+    ds.transform = {"x": [double]} if kind == "list" else double
+    inside = {"subset": lambda: Subset(ds, range(8)), "joined": lambda: ConcatDataset([ds, ds])}
+    where = {"subset": r"\.dataset", "joined": r"\.datasets\[0\]", "list": ""}.get(kind, "")
+    path = rf"learn\.dls\.train\.dataset{where}\.transform" + r"\['x'\]\[0\]" * (kind == "list")
+    return learner(dl=DataLoader(inside.get(kind, lambda: ds)(), 4)), path
+
+
+def check_refused(kind, folder):
+    """The error names the attribute, the older export is unchanged, and training goes on."""
+    learner().export(folder)
+    before = files(folder)
+    learn, path = with_lambda(kind)
+    with pytest.raises(ValueError, match=path + r" is a function \(.*<lambda>"):
+        learn.export(folder)
+    assert files(folder) == before
+    assert [p.name for p in folder.parent.iterdir()] == [folder.name]
+
+
+@pytest.mark.case("C126")
+@pytest.mark.parametrize(
+    "kind", ["callback", "pipeline", "no pipeline", "dataset", "list", "subset", "joined"]
+)
+def test_a_lambda_as_a_transform_is_named_and_the_older_export_stays(kind, tmp_path):
+    check_refused(kind, tmp_path / "m")
+
+
+@pytest.mark.case("C126")
+def test_that_check_sees_a_lambda_that_is_passed_over(tmp_path, monkeypatch):
+    monkeypatch.setattr(export_module, "functions", lambda learn: iter(()))
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        check_refused("dataset", tmp_path / "m")
+
+
+def check_complete_or_absent(folder):
+    """An export that fails while it writes leaves the older one as it was."""
+    learner().export(folder)
+    before, changed = files(folder), two_layers()
+    changed[1] = nn.Tanh()
+    with pytest.raises(ValueError, match="predicts otherwise"):
+        learner(changed).export(folder)
+    assert files(folder) == before
+    assert [p.name for p in folder.parent.iterdir()] == [folder.name]
+
+
+@pytest.mark.case("C126")
+def test_a_failure_in_the_middle_leaves_the_older_export(tmp_path, monkeypatch):
+    check_complete_or_absent(tmp_path / "m")
+
+    from contextlib import nullcontext
+
+    def in_place(folder):
+        folder.mkdir(exist_ok=True)
+        return nullcontext(folder)
+
+    monkeypatch.setattr(export_module, "_complete_or_absent", in_place)
+    with pytest.raises(AssertionError):
+        check_complete_or_absent(
+            tmp_path / "n" if (tmp_path / "n").mkdir() else tmp_path / "n" / "m"
+        )
+
+
+@pytest.mark.case("C126")
+def test_training_goes_on_after_exports_as_if_there_had_been_none(tmp_path):
+    states = []
+    for exports in (False, True):
+        learn = learner(
+            nn.Sequential(nn.Dropout(0.2), linear(n_in=4, n_out=3)), opt_func=optim.AdamW
+        )
+        torch.manual_seed(5)
+        learn.fit(1)
+        if exports:
+            learn.export(tmp_path / "m", pt2=True)
+            with pytest.raises(ValueError, match="two ways"):
+                learn.export(tmp_path / "m")
+        learn.fit(1, reset_opt=False)
+        states.append(learn)
+    assert_same_weights(states[0].model, states[1].model)
+
+
+# ---- C127 ----
+
+
+class Evil:
+    """Its pickle makes a file when it is loaded."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return open, (str(self.marker), "w")
+
+
+def tampered(path, name, content):
+    """Replace a part of a .pt2 file, by bytes or by a function of its JSON."""
+    with zipfile.ZipFile(path) as file:
+        parts = {entry: file.read(entry) for entry in file.namelist()}
+    if callable(content):
+        node = json.loads(parts[f"model/{name}"])
+        content(node)
+        content = json.dumps(node).encode()
+    parts[f"model/{name}"] = content
+    with zipfile.ZipFile(path, "w") as file:
+        for entry, value in parts.items():
+            file.writestr(entry, value)
+
+
+def graph_of(node):
+    return node["graph_module"]["graph"]
+
+
+def evil_weights(marker):
+    config = {"config": {"model.layer.weight": {"path_name": "weight_0", "is_param": True}}}
+    config["config"]["model.layer.weight"] |= {"use_pickle": True, "tensor_meta": None}
+    return lambda node: (node.clear(), node.update(config))
+
+
+MODEL = "models/model.json"
+CONFIG = "data/weights/model_weights_config.json"
+ATTACKS = {
+    "sample inputs": lambda marker: [
+        ("data/sample_inputs/model.pt", pickle.dumps(Evil(marker), 2))
+    ],
+    "legacy weights": lambda marker: [("data/weights/model.pt", pickle.dumps(Evil(marker), 2))],
+    "pickled weight": lambda marker: [
+        ("data/weights/weight_0", pickle.dumps(Evil(marker))),
+        (CONFIG, evil_weights(marker)),
+    ],
+    "guards": lambda marker: [
+        (MODEL, lambda node: node.update(guards_code=[f"open({str(marker)!r}, 'w')"]))
+    ],
+    "operator": lambda marker: [
+        (MODEL, lambda node: graph_of(node)["nodes"][0].update(target="torch.os.abort"))
+    ],
+    "size": lambda marker: [
+        (
+            MODEL,
+            lambda node: next(iter(graph_of(node)["tensor_values"].values()))["sizes"].__setitem__(
+                0, {"as_expr": {"expr_str": f"open({str(marker)!r}, 'w')", "hint": None}}
+            ),
+        )
+    ],
+}
+
+# torch hands sizes, also as lists, and hints to sympy, which evaluates strings
+for name, size in {
+    "size as a list": lambda code: {"as_expr": {"expr_str": [code], "hint": None}},
+    "hint": lambda code: {"as_expr": {"expr_str": "s77", "hint": {"as_int": code}}},
+}.items():
+    ATTACKS[name] = lambda marker, size=size: [
+        (
+            MODEL,
+            lambda node: next(iter(graph_of(node)["tensor_values"].values()))["sizes"].__setitem__(
+                0, size(f"open({str(marker)!r}, 'w')")
+            ),
+        )
+    ]
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory):
+    path = tmp_path_factory.mktemp("graph") / "model.pt2"
+    save_program(trace(Unknown().eval(), (torch.randn(4, 4),), {}, 4), path)
+    return path
+
+
+def check_runs_nothing(attack, graph, folder, load):
+    path, marker = folder / "model.pt2", folder / "marker"
+    path.write_bytes(graph.read_bytes())
+    for name, content in ATTACKS[attack](marker):
+        tampered(path, name, content)
+    try:
+        program = load(path)
+        x = torch.randn(2, 4)
+        program(x) if isinstance(program, Program) else program.module()((x,), {})
+    except Exception:  # noqa: S110  a refusal is as good as a load without it
+        pass
+    assert not marker.exists()
+
+
+@pytest.mark.case("C127")
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_loading_a_graph_runs_no_code(attack, graph, tmp_path):
+    check_runs_nothing(attack, graph, tmp_path, load_program)
+
+
+@pytest.mark.case("C127")
+@pytest.mark.parametrize("attack", ["sample inputs", "pickled weight", "size"])
+def test_that_check_sees_code_that_torchs_own_loader_runs(attack, graph, tmp_path):
+    with pytest.raises(AssertionError):
+        check_runs_nothing(attack, graph, tmp_path, torch.export.load)
+
+
+@pytest.mark.parametrize(
+    "attack", ["legacy weights", "pickled weight", "operator", "size", "size as a list", "hint"]
+)
+def test_a_graph_that_holds_more_than_data_is_refused_by_name(attack, graph, tmp_path):
+    path = tmp_path / "model.pt2"
+    path.write_bytes(graph.read_bytes())
+    for name, content in ATTACKS[attack](tmp_path / "marker"):
+        tampered(path, name, content)
+    with pytest.raises(ValueError, match="could run code"):
+        cleaned(path)
+
+
+@pytest.mark.case("C127")
+def test_weights_that_are_a_pickle_are_refused(tmp_path):
+    folder, marker = learner().export(tmp_path / "m"), tmp_path / "marker"
+    (folder / "model.safetensors").write_bytes(pickle.dumps(Evil(marker)))
+    with pytest.raises(Exception, match="no complete safetensors"):
+        load_learner(folder)
+    assert not marker.exists()
+
+
+@pytest.mark.case("C127")
+def test_a_card_can_name_only_registered_functions_and_layers(tmp_path):
+    folder = learner().export(tmp_path / "m")
+    card = json.loads((folder / "card.json").read_text())
+    for name, arguments in [
+        ("os.system", {"command": "x"}),
+        ("two_layers", {"norm": {"os": "abort"}}),
+    ]:
+        card["model"] = {"name": name, "arguments": arguments}
+        (folder / "card.json").write_text(json.dumps(card))
+        with pytest.raises(ValueError, match="not|no model|no layer"):
+            load_learner(folder)
+
+
+@pytest.mark.case("C127")
+def test_a_whole_learner_needs_trust(tmp_path):
+    marker, path = tmp_path / "marker", tmp_path / "learn.pkl"
+    torch.save(Evil(marker), path)
+    with pytest.raises(ValueError, match="trust=True"):
+        load_learner(path)
+    assert not marker.exists()
+    load_learner(path, trust=True)
+    assert marker.exists()  # the file would have run
+
+
+# ---- the registry ----
+
+
+def test_arguments_come_back_with_layers_of_torch_and_of_ours():
+    for model in (resnet(3, 5, nfs=(4, 8), act=nn.ReLU), get_model(act_gr, (1, 4), nn.BatchNorm2d)):
+        name, arguments = built_by(model)
+        again = create_model(name, **json.loads(json.dumps(arguments)))
+        again.load_state_dict(model.state_dict())
+        assert str(again) == str(model)
+
+
+def test_what_json_cannot_hold_is_named():
+    with pytest.raises(ValueError, match=r"resnet\(act=…\).*partial"):
+        built_by(resnet(act=partial(nn.LeakyReLU, 0.1)))
+
+
+def test_only_functions_are_registered_and_each_name_once():
+    with pytest.raises(TypeError, match="register a function"):
+        register_model(nn.Linear)
+
+    def resnet():
+        return nn.Identity()
+
+    before = dict(MODELS)
+    with pytest.raises(ValueError, match=r"minilearn\.nn\.models has registered a model 'resnet'"):
+        register_model(resnet)
+    assert before == MODELS
+    with pytest.raises(ValueError, match="no model 'vgg' is registered here; there are cnn"):
+        create_model("vgg")

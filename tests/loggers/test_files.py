@@ -1,0 +1,666 @@
+"""What the sinks write, read back by other tools, equals the history and a loop by hand."""
+
+import io
+import json
+import logging
+import math
+import os
+import signal
+import struct
+import time
+import warnings
+
+import numpy
+import pandas
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import minilearn.loggers.text as textlog
+from minilearn import (
+    BatchSchedCB,
+    Callback,
+    CancelRoundException,
+    CheckpointCB,
+    CSVLoggerCB,
+    JSONLLoggerCB,
+    LogCB,
+    LoggerCB,
+    MetricsCB,
+    MLflowCB,
+    ProgressCB,
+    RunCB,
+    TensorBoardCB,
+    TrainCB,
+    WandbCB,
+    log_values,
+    mae,
+    setup_logger,
+)
+from minilearn.core.learner import Learner
+from tests.test_no_sync import reads_in_batches
+from tests.toys import At, assert_same_weights, batches, linear, toy_learner
+
+EPOCHS, N = 3, 5
+
+
+def dls():
+    return batches(N, seed=1), batches(2, seed=2)
+
+
+def learner(*cbs, **kwargs):
+    return toy_learner([MetricsCB(mae=mae), *cbs], dls=dls(), **kwargs)
+
+
+def losses_by_hand(epochs=EPOCHS, lr=0.1):
+    model, losses = linear(), []
+    opt = torch.optim.SGD(model.parameters(), lr)
+    for _ in range(epochs):
+        for xb, yb in dls()[0]:
+            loss = F.mse_loss(model(xb), yb)
+            loss.backward()
+            opt.step()
+            opt.zero_grad()
+            losses.append(loss.item())
+    return losses
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def read_csv(path):
+    rows = pandas.read_csv(path, engine="python").to_dict("records")
+    return [{k: v for k, v in row.items() if v == v} for row in rows]  # nan: not in the row
+
+
+def read_tensorboard(folder):
+    """Rows of each step of the events, by TensorBoard's own reader."""
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    from tensorboard.util.tensor_util import make_ndarray
+
+    events = accumulator.EventAccumulator(str(folder), size_guidance={"tensors": 0})
+    events.Reload()
+    return {  # sorted: files of one second are read in the order of their processes' numbers
+        tag: sorted((e.step, float(make_ndarray(e.tensor_proto))) for e in events.Tensors(tag))
+        for tag in events.Tags()["tensors"]
+    }
+
+
+def columns_of(rows):
+    """The same form, from rows."""
+    found = {}
+    for row in rows:
+        for name, value in row.items():
+            if name != "steps":
+                found.setdefault(name, []).append((row["steps"], value))
+    return found
+
+
+# ---- files ----
+
+
+def test_csv_read_by_pandas_equals_the_history(tmp_path):
+    learn = learner(CSVLoggerCB(tmp_path / "a" / "rows.csv"))
+    learn.fit(EPOCHS)
+    assert read_csv(tmp_path / "a" / "rows.csv") == list(learn.history)
+    assert list(pandas.read_csv(tmp_path / "a" / "rows.csv")) == learn.history.columns
+
+
+def test_json_lines_equal_the_history_and_a_loop_by_hand(tmp_path):
+    learn = learner(JSONLLoggerCB(tmp_path / "rows.jsonl", every=1))
+    learn.fit(EPOCHS)
+    rows = lines(tmp_path / "rows.jsonl")
+    assert [row for row in rows if "time" in row] == list(learn.history)
+    updates = [row for row in rows if "loss" in row]
+    assert [row["loss"] for row in updates] == losses_by_hand()
+    assert [row["steps"] for row in updates] == list(range(1, EPOCHS * N + 1))
+
+
+def test_an_update_row_has_the_mean_since_the_row_before():
+    sink = LoggerCB(every=4)
+    learner(sink).fit(EPOCHS)
+    by_hand = torch.tensor(losses_by_hand(), dtype=torch.float64)[:12].view(3, 4).mean(1)
+    rows = [row for row in sink.rows if "loss" in row]
+    assert [row["steps"] for row in rows] == [4, 8, 12]
+    torch.testing.assert_close(torch.tensor([r["loss"] for r in rows]).double(), by_hand)
+
+
+def test_lr_is_what_the_update_used_and_groups_have_their_own():
+    def halving(opt):
+        return torch.optim.lr_scheduler.ExponentialLR(opt, 0.5)
+
+    model, sink = linear(), LoggerCB(every=1)
+    groups = [{"params": [model.weight]}, {"params": [model.bias], "lr": 0.01}]
+    learn = toy_learner(
+        [BatchSchedCB(halving), sink], dls=dls(), model=model, opt=torch.optim.SGD(groups, 0.1)
+    )
+    learn.fit(1, valid=False)
+    updates = [row for row in sink.rows if "loss" in row]
+    assert [row["lr_0"] for row in updates] == [0.1 * 0.5**k for k in range(N)]
+    assert [row["lr_1"] for row in updates] == [0.01 * 0.5**k for k in range(N)]
+
+
+def test_parts_of_a_loss_are_columns():
+    def parts(preds, y):
+        return {"mse": F.mse_loss(preds, y), "size": 0.1 * preds.abs().mean()}
+
+    sink = LoggerCB(every=1)
+    learn = Learner(linear(), (dls()[0],), parts, cbs=[TrainCB(), sink])
+    learn.fit(1)
+    for row in sink.rows[:-1]:
+        assert row["loss"] == pytest.approx(row["mse"] + row["size"])
+
+
+def test_a_new_column_makes_room_for_itself(tmp_path):
+    late = At("after_epoch", lambda learn: learn.log(late=1.5), lambda learn: learn.epoch == 1)
+    learn = learner(late, CSVLoggerCB(tmp_path / "rows.csv"))
+    learn.fit(EPOCHS)
+    rows = read_csv(tmp_path / "rows.csv")
+    assert rows[1].pop("train_late") == 1.5
+    assert rows == list(learn.history)
+
+
+def test_another_fit_keeps_the_file_of_the_one_before(tmp_path):
+    learn = learner(CSVLoggerCB(tmp_path / "rows.csv"))
+    first = learn.fit(1) or list(learn.history)
+    second = learn.fit(2) or list(learn.history)
+    learn.fit(1)
+    assert read_csv(tmp_path / "rows_1.csv") == first
+    assert read_csv(tmp_path / "rows_2.csv") == second
+    assert read_csv(tmp_path / "rows.csv") == list(learn.history)
+
+
+def test_cancelled_rounds_and_fits_have_their_rows(tmp_path):
+    cancel = At("after_loss", CancelRoundException, lambda learn: learn.epoch == 1)
+    learn = learner(cancel, CSVLoggerCB(tmp_path / "rows.csv"))
+    learn.fit(2)
+    assert len(learn.history) == 2
+    assert read_csv(tmp_path / "rows.csv") == list(learn.history)
+
+
+# ---- trackers ----
+
+
+@pytest.mark.parametrize("every", [None, 1])
+def test_tensorboard_reads_the_history_to_the_last_digit(tmp_path, every):
+    learn = learner(TensorBoardCB(tmp_path, every))
+    learn.fit(EPOCHS)
+    read = read_tensorboard(tmp_path)
+    if every:
+        steps, losses = zip(*read.pop("loss"), strict=True)
+        assert list(losses) == losses_by_hand()
+        assert list(steps) == list(range(1, EPOCHS * N + 1))
+        assert read.pop("lr") == [(step, 0.1) for step in steps]
+        read.pop("epoch")
+        assert read == {k: v for k, v in columns_of(learn.history).items() if k != "epoch"}
+    else:
+        assert read == columns_of(learn.history)
+
+
+def test_tensorboard_gets_figures_and_histograms(tmp_path):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(1, 1))
+    shows = At("after_batch", lambda learn: learn.log(picture=figure, weights=torch.arange(9.0)))
+    plain = CSVLoggerCB(tmp_path / "rows.csv")  # leaves them out
+    learn = learner(shows, TensorBoardCB(tmp_path), plain)
+    learn.fit(1)
+    events = accumulator.EventAccumulator(str(tmp_path)).Reload()
+    assert events.Images("picture")[0].step == 1
+    assert events.Histograms("weights")[0].histogram_value.num == 9
+    assert read_csv(tmp_path / "rows.csv") == list(learn.history)
+
+
+def wandb_rows(folder):
+    """The rows in a run's file: a log of records in blocks of 32 KiB (LevelDB's), of protobufs."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    (path,) = folder.glob("wandb/offline-run*/*.wandb")
+    data, place, parts, rows = path.read_bytes(), 7, b"", []
+    while place + 7 <= len(data):
+        if 32768 - place % 32768 < 7:
+            place += 32768 - place % 32768
+            continue
+        length, kind = struct.unpack("<HB", data[place + 4 : place + 7])
+        parts += data[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # whole, or its last part
+            record, parts = Record.FromString(parts), b""
+            if record.WhichOneof("record_type") == "history":
+                items = {(i.key or i.nested_key[0]): i.value_json for i in record.history.item}
+                rows.append({k: json.loads(v) for k, v in items.items()})
+    return rows
+
+
+def test_wandb_offline_holds_the_history(tmp_path):
+    pytest.importorskip("wandb")
+    sink = WandbCB(every=2, mode="offline", dir=str(tmp_path), settings={"silent": True})
+    learn = learner(sink)
+    learn.fit(2)
+    deadline = time.monotonic() + 60
+    rows = wandb_rows(tmp_path)
+    while len(rows) < 6 and time.monotonic() < deadline:  # its own process writes, in its own time
+        time.sleep(0.2)
+        rows = wandb_rows(tmp_path)
+    ours = [{k: v for k, v in row.items() if k[0] != "_"} for row in rows if "time" in row]
+    for row in ours:
+        for name in ("loss", "lr"):  # W&B joins rows of one step
+            row.pop(name, None)
+    assert ours == list(learn.history)
+    means = [(a + b) / 2 for a, b in zip(*[iter(losses_by_hand(2))] * 2, strict=True)]
+    assert [row["loss"] for row in rows if "loss" in row] == pytest.approx(means)
+
+
+def test_a_resumed_fit_goes_on_with_its_wandb_run(tmp_path, monkeypatch):
+    wandb = pytest.importorskip("wandb")
+    asked = []
+
+    class Run:
+        id, log, finish = "abc", lambda *args, **kwargs: None, lambda self, exit_code: None
+
+    monkeypatch.setattr(wandb, "init", lambda **kwargs: asked.append(kwargs) or Run())
+    for resume in (None, True):
+        learn = learner(WandbCB(project="p"), CheckpointCB(tmp_path, background=False))
+        learn.fit(2 if resume else 1, resume=resume)
+    assert asked == [{"project": "p"}, {"project": "p", "id": "abc", "resume": "allow"}]
+
+
+@pytest.mark.slow
+def test_mlflow_holds_the_history_after_a_resume_too(tmp_path):
+    pytest.importorskip("mlflow")
+    pytest.importorskip("sqlalchemy")
+    from mlflow import MlflowClient
+
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    broken = [
+        MLflowCB(uri, every=1),
+        CheckpointCB(tmp_path / "c", every=(3, "step"), on_exception=False),
+    ]
+    stop = At("after_batch", ValueError("gone"), lambda learn: learn.steps_done == 8)
+    with pytest.raises(ValueError, match="gone"):
+        learner(*broken, stop).fit(EPOCHS)
+    client = MlflowClient(uri)
+    assert client.get_run(broken[0].run_id).info.status == "FAILED"
+    sink = MLflowCB(uri, every=1)
+    learn = learner(sink, CheckpointCB(tmp_path / "c"))
+    learn.fit(EPOCHS, resume=True)
+    assert sink.run_id == broken[0].run_id
+    assert client.get_run(sink.run_id).info.status == "FINISHED"
+    for name, values in columns_of(learn.history).items():
+        if name != "epoch":
+            history = client.get_metric_history(sink.run_id, name)
+            assert [(m.step, m.value) for m in history] == values or name == "time"
+    losses = client.get_metric_history(sink.run_id, "loss")
+    assert [m.value for m in losses] == losses_by_hand()
+
+
+@pytest.mark.parametrize("cls", [TensorBoardCB, WandbCB, MLflowCB])
+def test_a_missing_library_is_an_error_at_once(cls, monkeypatch):
+    monkeypatch.setattr("minilearn.loggers.base.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match="pip install"):
+        cls() if cls is not TensorBoardCB else cls("runs")
+
+
+# ---- kill and resume ----
+
+SINKS = {
+    "csv": lambda folder: CSVLoggerCB(folder / "rows.csv", every=2),
+    "jsonl": lambda folder: JSONLLoggerCB(folder / "rows.jsonl", every=2),
+    "tensorboard": lambda folder: TensorBoardCB(folder / "tb", every=2),
+}
+READ = {
+    "csv": lambda folder: read_csv(folder / "rows.csv"),
+    "jsonl": lambda folder: lines(folder / "rows.jsonl"),
+    "tensorboard": lambda folder: read_tensorboard(folder / "tb"),
+}
+
+
+def untimed(rows):
+    if isinstance(rows, dict):
+        return {k: v for k, v in rows.items() if k != "time"} | {"times": len(rows["time"])}
+    return [{k: v for k, v in row.items() if k != "time"} for row in rows]
+
+
+def run(kind, folder, *cbs, **kwargs):
+    noted = At("after_loss", lambda learn: learn.log(twice=2 * learn.loss), times=math.inf)
+    sink = SINKS[kind](folder)
+    saver = CheckpointCB(folder / "c", (3, "step"), background=False, on_exception=False)
+    learn = learner(noted, sink, saver, *cbs)
+    learn.fit(EPOCHS, **kwargs)
+    return learn
+
+
+def kill_at(event, step):
+    def die(learn):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    return At(event, die, lambda learn: learn.steps_done == step)
+
+
+def in_child(f):
+    """Run `f` in a copy of this process, and return the signal that ended it."""
+    if (child := os.fork()) == 0:
+        try:
+            f()
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("kind", SINKS)
+@pytest.mark.parametrize(
+    ("event", "step"), [("before_step", 4), ("cleanup_batch", 8), ("after_epoch", 10)]
+)
+def test_a_killed_and_resumed_run_has_the_rows_of_an_unbroken_one(tmp_path, kind, event, step):
+    if kind == "tensorboard":
+        pytest.importorskip("tensorboard")
+    broken, whole = tmp_path / "broken", tmp_path / "whole"
+    run(kind, whole)
+    assert in_child(lambda: run(kind, broken, kill_at(event, step))) == -signal.SIGKILL
+    check_resumed(kind, broken, whole)
+
+
+def check_resumed(kind, broken, whole):
+    run(kind, broken, resume=True)
+    assert untimed(READ[kind](broken)) == untimed(READ[kind](whole))
+
+
+def test_a_sink_that_forgets_its_place_is_seen(tmp_path, monkeypatch):
+    run("csv", tmp_path / "whole")
+    dies = At("cleanup_batch", ValueError("gone"), lambda learn: learn.steps_done == 8)
+    with pytest.raises(ValueError, match="gone"):
+        run("csv", tmp_path / "broken", dies)
+
+    def forgetful(self, state):
+        LoggerCB.load_state_dict(self, state)
+        self.written = 100
+
+    monkeypatch.setattr(CSVLoggerCB, "load_state_dict", forgetful)
+    with pytest.raises(AssertionError):
+        check_resumed("csv", tmp_path / "broken", tmp_path / "whole")
+
+
+# ---- what goes wrong ----
+
+
+class Full(CSVLoggerCB):
+    """A disk that is full from the second row of history to the end of the third."""
+
+    def _append(self, text):
+        if self.written == 1 and self.refused < 2:
+            self.refused += 1
+            raise OSError(28, "No space left on device")
+        super()._append(text)
+
+    refused = 0
+
+
+def test_a_sink_that_fails_warns_once_and_catches_up(tmp_path):
+    learn, plain = learner(Full(tmp_path / "rows.csv")), learner()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        learn.fit(4)
+    plain.fit(4)
+    assert [str(w.message)[:22] for w in seen if "cannot write" in str(w.message)] == [
+        "Full cannot write: OSE"
+    ]
+    assert_same_weights(learn.model, plain.model)
+    assert read_csv(tmp_path / "rows.csv") == list(learn.history)
+
+
+def test_half_a_line_is_taken_back(tmp_path, monkeypatch):
+    class Short(io.FileIO):
+        def write(self, data):
+            return super().write(data[: len(data) // 2])
+
+    sink = JSONLLoggerCB(tmp_path / "rows.jsonl")
+    sink.file = sink.path
+    sink._append("whole\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(type(sink.path), "open", lambda self, mode, buffering: Short(self, mode))
+        with pytest.raises(OSError, match="no room"):
+            sink._append("half a line\n")
+    assert sink.path.read_text() == "whole\n"
+
+
+def test_a_picture_that_cannot_be_drawn_holds_nothing_up(tmp_path):
+    pytest.importorskip("tensorboard")
+    learn = learner(TensorBoardCB(tmp_path), At("after_batch", lambda learn: learn.log(x="text")))
+    with pytest.warns(UserWarning, match="TensorBoardCB cannot write"):
+        learn.fit(2)
+    assert read_tensorboard(tmp_path)["valid_loss"] == columns_of(learn.history)["valid_loss"]
+
+
+def test_a_sink_that_cannot_even_open_ends_nothing(tmp_path):
+    (tmp_path / "file").touch()
+    learn = learner(CSVLoggerCB(tmp_path / "file" / "rows.csv"))
+    with pytest.warns(UserWarning, match="CSVLoggerCB cannot write"):
+        learn.fit(2)
+    assert len(learn.history) == 2
+
+
+def test_a_dry_run_writes_nothing(tmp_path):
+    pytest.importorskip("tensorboard")
+    cbs = [kind(tmp_path) for kind in SINKS.values()]
+    learner(*cbs, LogCB(1, tmp_path), RunCB(tmp_path)).dry_run()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("cls", [WandbCB, MLflowCB])
+def test_a_dry_run_leaves_servers_alone(cls, monkeypatch):
+    monkeypatch.setattr("minilearn.loggers.base.find_spec", lambda name: True)
+    opened = []
+    monkeypatch.setattr(cls, "_open", lambda self: opened.append(self))
+    learner(cls()).dry_run()
+    assert opened == []
+
+
+def test_only_the_first_process_writes(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "1")
+    learn = learner(CSVLoggerCB(tmp_path / "rows.csv"), LogCB(1, tmp_path), RunCB(tmp_path))
+    learn.fit(1)
+    assert [path.name for path in tmp_path.iterdir()] == ["log_rank1.txt"]
+    assert "lr 0.1" not in capsys.readouterr().out
+
+
+def test_passes_inside_a_fit_add_no_rows():
+    plain, busy, text = LoggerCB(1), LoggerCB(1), LogCB(N)
+    learner(plain).fit(2)
+    learner(At("after_batch", lambda learn: learn.validate(), times=3), busy, text).fit(2)
+    assert untimed(busy.rows) == untimed(plain.rows)
+    assert text._validations == 2
+
+
+# ---- values of the user's own ----
+
+
+class Talkative(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = linear()
+
+    def forward(self, x):
+        y = self.layer(x)
+        log_values(size=y.abs().mean())
+        return y
+
+
+def test_a_model_may_log_from_inside():
+    sink = LoggerCB(1)
+    learner(sink, model=Talkative()).fit(1)
+    sizes = []
+
+    def note(module, args, out):
+        sizes.append(out.abs().mean().item())
+
+    again = linear()
+    again.register_forward_hook(note)
+    learner(model=again).fit(1)
+    assert [row["size"] for row in sink.rows[:-1]] == sizes[:N]
+    assert sink.rows[-1]["train_size"] == pytest.approx(sum(sizes[:N]) / N)
+    assert sink.rows[-1]["valid_size"] == pytest.approx(sum(sizes[N:]) / 2)
+    Talkative()(torch.randn(2, 3))  # outside of a fit nobody listens
+
+
+def test_values_are_smoothed_unless_told_otherwise():
+    class Counts(Callback):
+        def after_batch(self, learn):
+            learn.log(mean=learn.iter)
+            learn.log(smooth=False, last=numpy.float32(learn.iter))
+
+    sink = LoggerCB(N)
+    learner(Counts(), sink).fit(1)
+    assert (sink.rows[0]["mean"], sink.rows[0]["last"]) == (2.0, 4)
+
+
+def test_of_two_fits_inside_each_other_the_inner_hears_its_model():
+    inner_sink, outer_sink = LoggerCB(1), LoggerCB(1)
+    inner = learner(inner_sink, model=Talkative())
+    outer = learner(At("after_batch", lambda learn: inner.fit(1)), outer_sink)
+    outer.fit(1)
+    assert all("size" in row for row in inner_sink.rows[:-1])
+    assert not any("size" in row for row in outer_sink.rows)
+
+
+# ---- text ----
+
+
+def test_a_line_tells_all(tmp_path, capsys):
+    learner(LogCB(2, tmp_path)).fit(2)
+    text = (tmp_path / "log.txt").read_text()
+    assert text.count("\n") == N + 2  # every second of the updates, and a row a round
+    first = text.splitlines()[0]
+    for word in ("epoch 0 batch 2/5", "steps 2", "loss ", "lr 0.1", "data_s", "batch_s", "left 0:"):
+        assert word in first
+    assert all(word in first for word in ("items_per_s", "memory_mb"))
+    assert "train_loss" in text and "mae" in text
+    assert first in capsys.readouterr().out
+    assert not any(
+        isinstance(h, logging.FileHandler) for h in logging.getLogger("minilearn").handlers
+    )
+
+
+def test_the_log_prints_the_rows_and_the_metrics_do_not(capsys):
+    for cbs in ([LogCB(N)], [ProgressCB(), LogCB(N)], [LogCB(N), ProgressCB()]):
+        learn = learner(*cbs)
+        learn.fit(1)
+        assert "epoch 0  train" not in capsys.readouterr().out
+        assert "_log" not in vars(learn.metrics)
+    learner().fit(1)
+    assert "epoch 0  train" in capsys.readouterr().out
+
+
+def test_a_resumed_log_goes_on_and_says_so(tmp_path):
+    def fit(epochs, **kwargs):
+        saver = CheckpointCB(tmp_path / "saved", every=1)
+        learner(saver, LogCB(N, tmp_path)).fit(epochs, **kwargs)
+        return (tmp_path / "log.txt").read_text().splitlines()
+
+    first = fit(1)
+    lines = fit(2, resume=True)
+    assert lines[: len(first)] == first
+    assert f"going on behind update {N}" in lines[len(first)]
+    assert len(lines) == 2 * len(first) + 1
+
+
+def test_the_mean_of_a_line_is_that_of_the_window():
+    lines, sink = [], LogCB(every=10, window=3)
+    sink._write = lines.append
+    learner(sink).fit(2)
+    assert lines[1]["loss"] == pytest.approx(sum(losses_by_hand()[7:10]) / 3)
+
+
+def test_time_left_counts_validations(monkeypatch):
+    """A batch takes one second, a validation ten; validations to come are seen in the past ones."""
+    clock = [0.0]
+    monkeypatch.setattr(textlog, "perf_counter", lambda: clock[0])
+
+    class Slow(Callback):
+        def after_loss(self, learn):
+            clock[0] += 1.0 if learn.training else 5.0
+
+    rows, sink = [], LogCB(every=N)
+    sink._write = rows.append
+    learner(Slow(), sink).fit(4)
+    left = [row["left"] for row in rows if "left" in row]
+    guess = 3 * N + 4 * 2 / 3  # a forward pass is about a third of a step
+    assert left == [f"0:00:{round(guess)}", "0:00:40", "0:00:25", "0:00:10"]
+
+
+def test_a_line_comes_with_a_read_and_nothing_else_does(monkeypatch):
+    assert reads_in_batches(monkeypatch, LogCB(every=50), LoggerCB(every=50)) == []
+    assert reads_in_batches(monkeypatch, LogCB(every=3))
+
+
+class Poison(Callback):
+    def after_loss(self, learn):
+        if learn.training and learn.steps_done == 6:
+            learn.loss = learn.loss * math.nan
+
+
+def test_a_loss_that_is_not_finite_is_reported_at_the_next_line():
+    learn = learner(Poison(), LogCB(every=4))
+    with pytest.raises(FloatingPointError, match="epoch 1, update 8: loss nan") as error:
+        learn.fit(2)
+    assert "lower the learning rate" in str(error.value).lower()
+
+
+def test_a_warning_about_it_comes_once():
+    learn = toy_learner([MetricsCB(on_nan="warn"), Poison(), LogCB(4, on_nan="warn")], dls=dls())
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        learn.fit(2)
+    assert len([w for w in seen if "of the training became" in str(w.message)]) == 1
+
+
+def test_loggers_are_set_up_once(tmp_path, capsys):
+    name = "test_loggers_are_set_up_once"
+    logger = setup_logger(name, output=tmp_path / "deep")
+    assert setup_logger(name, output=str(tmp_path / "deep")) is logger
+    logger.info("plain")
+    logger.warning("careful")
+    logger.debug("hidden")
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.partition("]: ")[2] for line in shown] == ["plain", "WARNING: careful"]
+    assert (tmp_path / "deep" / "log.txt").read_text().splitlines() == shown
+    setup_logger(name, tmp_path / "own.log", rank=2)
+    logger.info("third")
+    assert (tmp_path / "own_rank2.log").read_text().count("third") == 1
+    for handler in list(logger.handlers):
+        handler.close()
+
+
+def test_colours_are_for_terminals(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    logger = setup_logger("test_colours_are_for_terminals")
+    logger.warning("careful")
+    assert "\033[33mWARNING" in terminal.getvalue()
+
+
+# ---- run folder ----
+
+
+def test_a_run_folder_says_what_the_run_was(tmp_path):
+    torch.manual_seed(7)
+    learner(RunCB(tmp_path, bs=2)).fit(2)
+    with pytest.raises(ValueError, match="gone"):
+        learner(RunCB(tmp_path), At("after_batch", ValueError("gone"))).fit(1)
+    first, second = json.loads((tmp_path / "run.json").read_text())
+    assert (first["seed"], first["settings"], first["steps"], first["error"]) == (
+        7,
+        {"bs": 2},
+        2 * N,
+        None,
+    )
+    assert first["environment"]["packages"]["torch"] == torch.__version__
+    assert first["plan"]["n_epochs"] == 2 and first["opt"]["lr"] == 0.1
+    assert second["error"] == "ValueError('gone')"

@@ -1,0 +1,1044 @@
+"""MetricsCB: the values of a pass are those of all its items, whatever the batches were."""
+
+import copy
+import gc
+import math
+import warnings
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import torcheval.metrics as te
+import torchmetrics as tm
+from sklearn import metrics as sk
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from minilearn import CheckpointCB
+from minilearn.callbacks.gradients import ClipGradCB, NonFiniteCB
+from minilearn.callbacks.precision import MixedPrecision
+from minilearn.callbacks.training import TrainCB
+from minilearn.core.callback import Callback
+from minilearn.core.events import Order, with_cbs
+from minilearn.core.exceptions import CancelBatchException, CancelEpochException, CancelFitException
+from minilearn.core.learner import Learner
+from minilearn.core.train_learner import TrainLearner
+from minilearn.metrics import callback as metrics_module
+from minilearn.metrics import mean as sums
+from minilearn.metrics import update as feed_module
+from minilearn.metrics.callback import MetricsCB
+from minilearn.metrics.functions import accuracy, mse, rmse, skm
+from minilearn.metrics.mean import Mean
+from minilearn.metrics.update import Feed
+
+SIZES = (1, 3, 4, 10, 64)
+
+
+class Quiet(MetricsCB):
+    def _log(self, row):
+        pass
+
+
+class AsIs(nn.Module):
+    """Predicts its input; the parameter is there to be trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x):
+        return x + 0 * self.w
+
+
+def cut(size, *arrays):
+    return list(zip(*(a.split(size) for a in arrays), strict=True))
+
+
+def measure(metrics, data, valid=None, loss=F.cross_entropy, cbs=(), n=1, count=None, **kwargs):
+    """Run `metrics` over given predictions: the model hands its inputs on."""
+    cbs = [TrainCB(), metrics, *cbs]
+    learn = Learner(AsIs(), (data, valid), loss, 0.0, cbs, count=count)
+    learn.fit(n, **kwargs)
+    return learn
+
+
+def labels(n=100, k=4):
+    return torch.randn(n, k), torch.randint(0, k, (n,))
+
+
+# ---- C034: the short last batch ----
+
+HITS = ([1, 1, 1, 1], [1, 1, 0, 0], [0, 0])  # accuracies 1.0, 0.5 and 0.0
+
+
+def hits_in_batches(size=None):
+    hit = torch.tensor(sum(HITS, []))
+    x = F.one_hot(1 - hit, 2).float() * 3  # the right class is 0
+    y = torch.zeros(10, dtype=torch.long)
+    parts = [4, 4, 2] if size is None else size
+    return cut(parts, x, y), F.cross_entropy(x.double(), y).item()
+
+
+def check_c034(metrics_class):
+    for size in (None, 1, 3, 10):
+        data, loss = hits_in_batches(size)
+        learn = measure(metrics_class(accuracy, te.MulticlassAccuracy()), data, data)
+        row = learn.history[0]
+        for prefix in ("", "train_"):
+            assert row[f"{prefix}accuracy"] == pytest.approx(0.6, abs=1e-6)
+            assert row[f"{prefix}MulticlassAccuracy"] == pytest.approx(0.6, abs=1e-6)
+        assert row["train_loss"] == pytest.approx(loss, abs=1e-6)
+        assert row["valid_loss"] == pytest.approx(loss, abs=1e-6)
+
+
+@pytest.mark.case("C034")
+def test_a_short_last_batch_counts_by_its_items():
+    check_c034(Quiet)
+
+
+@pytest.mark.case("C034")
+def test_plain_means_of_batch_values_would_be_noticed(monkeypatch):
+    update = Mean.update
+    monkeypatch.setattr(Mean, "update", lambda self, value, weight=1: update(self, value, 1))
+    with pytest.raises(AssertionError):
+        check_c034(Quiet)
+
+
+# ---- C035: training and validation apart ----
+
+
+def check_c035(metrics_class):
+    x = F.one_hot(torch.zeros(150, dtype=torch.long), 2).float()
+    y = torch.tensor([0] * 100 + [1] * 50)
+    train, valid = cut(10, x[:100], y[:100]), cut(10, x[100:], y[100:])
+    metrics = metrics_class(accuracy, torcheval=te.MulticlassAccuracy())
+    learn = measure(metrics, train, valid, n=3)
+    assert len(learn.history) == 3
+    for row in learn.history:
+        assert row["train_accuracy"] == row["train_torcheval"] == 1.0
+        assert row["accuracy"] == row["torcheval"] == 0.0
+
+
+@pytest.mark.case("C035")
+def test_training_results_do_not_leak_into_validation():
+    check_c035(Quiet)
+
+
+@pytest.mark.case("C035")
+def test_a_metric_that_is_not_reset_would_be_noticed():
+    class Leaky(Quiet):
+        def before_epoch(self, learn):
+            self._measuring, self._split, self._counts = True, None, True
+
+    with pytest.raises(AssertionError):
+        check_c035(Leaky)
+
+
+# ---- C036: metrics that cannot be split over batches ----
+
+
+def check_c036(f1, auroc, r2):
+    torch.manual_seed(1)
+    scores, y = labels(150, 3)
+    y[:8] = 0  # batches of 4 with a single class
+    p, yb = torch.rand(150), (torch.rand(150) > 0.5).long()
+    yb[:8] = 1
+    z = torch.randn(150) + p
+    for size in (4, 64):
+        got = [
+            measure(Quiet(m=metric()), data, data, loss=no_loss).history[0]["m"]
+            for metric, data in (
+                (f1, cut(size, scores, y)),
+                (auroc, cut(size, p, yb)),
+                (r2, cut(size, p, z)),
+            )
+        ]
+        want = [
+            sk.f1_score(y, scores.argmax(1), average="macro"),
+            sk.roc_auc_score(yb, p),
+            sk.r2_score(z, p),
+        ]
+        assert got == pytest.approx(want, abs=1e-6)
+
+
+def no_loss(preds, targs):
+    return preds.mean()
+
+
+SKLEARN = (
+    lambda: skm(sk.f1_score, lambda p: p.argmax(1), average="macro"),
+    lambda: skm(sk.roc_auc_score),
+    lambda: skm(sk.r2_score),
+)
+
+
+@pytest.mark.case("C036")
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        SKLEARN,
+        (lambda: te.MulticlassF1Score(num_classes=3, average="macro"), te.BinaryAUROC, te.R2Score),
+        (
+            lambda: tm.F1Score(task="multiclass", num_classes=3, average="macro"),
+            lambda: tm.AUROC(task="binary"),
+            tm.R2Score,
+        ),
+    ],
+    ids=["sklearn", "torcheval", "torchmetrics"],
+)
+def test_auroc_f1_and_r2_are_those_of_all_predictions(kinds):
+    check_c036(*kinds)
+
+
+@pytest.mark.case("C036")
+def test_averages_over_batches_would_be_noticed():
+    def by_batch(metric):
+        def f(preds, targs):
+            joined = metric()
+            joined.update(preds, targs)
+            return joined.compute()
+
+        return lambda: f
+
+    with pytest.raises(AssertionError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check_c036(*map(by_batch, SKLEARN))
+
+
+# ---- C037: where metrics live (with the meta device in the place of a GPU; see tests/gpu) ----
+
+
+def check_c037(hand=None):
+    x, y = torch.randn(6, 3, device="meta"), torch.zeros(6, dtype=torch.long, device="meta")
+    for metric in (te.MulticlassAccuracy(), tm.MeanSquaredError()):
+        update = Feed([metric]).update if hand is None else partial(hand, metric)
+        update(x, y if isinstance(metric, te.MulticlassAccuracy) else x)
+        assert metric.device.type == "meta"
+
+
+@pytest.mark.case("C037")
+def test_metric_objects_follow_the_data():
+    check_c037()
+
+
+@pytest.mark.case("C037")
+def test_metric_objects_that_stay_would_be_noticed():
+    with pytest.raises((AssertionError, RuntimeError, NotImplementedError)):
+        check_c037(hand=lambda metric, preds, targs: metric.update(preds, targs))
+
+
+def test_a_metric_whose_state_the_device_cannot_hold_stays_on_the_cpu():
+    class Float64(te.Mean):
+        def to(self, device, *args, **kwargs):
+            if torch.device(device).type != "cpu":
+                raise TypeError("Cannot convert a MPS Tensor to float64 dtype")
+            return super().to(device)
+
+        def update(self, preds, targs):
+            self.seen = preds.device.type
+            return super().update(preds)
+
+    class Preds(torch.Tensor):  # data that claims to be on another device
+        device = torch.device("mps")
+
+    metric, x = Float64(), torch.ones(2).as_subclass(Preds)
+    feed = Feed([metric])
+    feed.update(x, x)
+    feed.update(x, x)
+    assert metric.compute() == 1 and metric.device.type == "cpu"
+
+
+def test_results_are_python_floats():
+    x, y = labels(10)
+    metrics = Quiet(accuracy, te.MulticlassAccuracy(), tm.Accuracy("multiclass", num_classes=4))
+    row = measure(metrics, cut(4, x, y)).history[0]
+    assert {type(v) for k, v in row.items() if k not in ("epoch", "steps")} == {float}
+
+
+# ---- C038: the order of the arguments ----
+
+
+def check_c038(precision, recall):
+    preds = torch.tensor([1] * 5 + [0] * 6)
+    targs = torch.tensor([1] * 4 + [0] + [1] * 4 + [0] * 2)  # 4 TP, 1 FP, 4 FN
+    data = [(preds[::2], targs[::2]), (preds[1::2], targs[1::2])]
+    row = measure(
+        Quiet(precision=precision, recall=recall), data, loss=lambda p, t: p.float().mean()
+    ).history[0]
+    assert row["train_precision"] == pytest.approx(0.8, abs=1e-6)
+    assert row["train_recall"] == pytest.approx(0.5, abs=1e-6)
+
+
+class Ratio:
+    """A metric object of one's own: hits over what `of` selects."""
+
+    def __init__(self, of):
+        self.of = of
+        self.reset()
+
+    def reset(self):
+        self.hits = self.all = 0
+
+    def update(self, preds, targs):
+        self.hits = self.hits + (preds * targs).sum()
+        self.all = self.all + self.of(preds, targs).sum()
+
+    def compute(self):
+        return self.hits / self.all
+
+
+@pytest.mark.case("C038")
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        (skm(sk.precision_score), skm(sk.recall_score)),
+        (te.BinaryPrecision(), te.BinaryRecall()),
+        (tm.Precision("binary"), tm.Recall("binary")),
+        (Ratio(lambda p, t: p), Ratio(lambda p, t: t)),
+    ],
+    ids=["sklearn", "torcheval", "torchmetrics", "own"],
+)
+def test_predictions_come_first_and_the_adapter_swaps(kinds):
+    check_c038(*kinds)
+
+
+@pytest.mark.case("C038")
+def test_swapped_arguments_would_be_noticed():
+    with pytest.raises(AssertionError):
+        check_c038(
+            skm(lambda t, p: sk.precision_score(p, t)), skm(lambda t, p: sk.recall_score(p, t))
+        )
+
+
+# ---- C149: nothing keeps the graph ----
+
+
+class GraphCounter(Callback):
+    order = Order.STOP
+
+    def __init__(self):
+        self.live = {}
+
+    def cleanup_batch(self, learn):
+        if learn.iter in (4, 49):
+            gc.collect()
+            tensors = [o for o in gc.get_objects() if issubclass(type(o), torch.Tensor)]
+            self.live[learn.iter] = sum(t.grad_fn is not None for t in tensors)
+
+
+def check_c149(metrics):
+    x, y = labels(50 * 4)
+    counter = GraphCounter()
+    model = nn.Linear(4, 4)
+    cbs = [TrainCB(), metrics, counter]
+    Learner(model, (cut(4, x, y),), F.cross_entropy, 0.1, cbs).fit(1)
+    assert counter.live[4] == counter.live[49]
+
+
+@pytest.mark.case("C149")
+def test_recorded_losses_do_not_keep_the_graph():
+    check_c149(Quiet(accuracy, ce=lambda p, t: F.cross_entropy(p, t)))
+
+
+@pytest.mark.case("C149")
+def test_losses_kept_with_their_graph_would_be_noticed():
+    class Keeper(Callback):
+        def __init__(self):
+            self.kept = []
+
+        def after_loss(self, learn):
+            self.kept.append(learn.loss)
+
+    with pytest.raises(AssertionError):
+        check_c149(Keeper())
+
+
+# ---- the device is read once a pass ----
+
+
+class CountReads(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.reads = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        self.reads += name in ("_local_scalar_dense", "item", "equal", "is_nonzero", "nonzero")
+        return func(*args, **(kwargs or {}))
+
+
+def reads_of_a_pass(*metrics):
+    reads = []
+
+    class Between(Callback):
+        order = Order.STOP
+
+        def before_batch(self, learn):
+            self.mode = CountReads().__enter__()
+
+        def cleanup_batch(self, learn):
+            self.mode.__exit__(None, None, None)
+            reads.append(self.mode.reads)
+
+    x, y = labels(200)
+    measure(Quiet(*metrics), cut(2, x, y), cut(2, x, y), cbs=[Between()])
+    return sum(reads)
+
+
+def test_no_batch_reads_the_device():
+    assert reads_of_a_pass(accuracy, rmse_of_top, te.MulticlassAccuracy()) == 0
+
+
+def rmse_of_top(preds, targs):
+    return mse(preds[:, 0], targs.float())
+
+
+def test_a_read_would_be_noticed():
+    assert reads_of_a_pass(read_accuracy) == 200
+
+
+def read_accuracy(preds, targs):
+    return accuracy(preds, targs).item()
+
+
+# ---- joined updates ----
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_values_equal_scikit_learns_for_every_batch_size(size):
+    x, y = labels(130)
+    metrics = Quiet(
+        accuracy=accuracy,
+        top2=partial(accuracy, topk=2),
+        f1=te.MulticlassF1Score(num_classes=4, average="macro"),
+        confusion=te.MulticlassConfusionMatrix(4),
+    )
+    row = measure(metrics, cut(size, x, y), loss=F.cross_entropy).history[0]
+    assert row["train_loss"] == pytest.approx(F.cross_entropy(x.double(), y).item(), abs=1e-6)
+    assert row["train_accuracy"] == pytest.approx(sk.accuracy_score(y, x.argmax(1)), abs=1e-6)
+    assert row["train_top2"] == pytest.approx(sk.top_k_accuracy_score(y, x, k=2), abs=1e-6)
+    assert row["train_f1"] == pytest.approx(sk.f1_score(y, x.argmax(1), average="macro"), abs=1e-6)
+    assert row["train_confusion"] == sk.confusion_matrix(y, x.argmax(1)).tolist()
+
+
+class Recorded:
+    """A metric object that keeps what it is given."""
+
+    def __init__(self, joins=None):
+        if joins is not None:
+            self.joins = joins
+        self.reset()
+
+    def reset(self):
+        self.calls = []
+
+    def update(self, preds, targs):
+        self.calls.append((preds.clone(), targs.clone()))
+
+    def compute(self):
+        return float(len(self.calls))
+
+
+def test_a_metric_of_your_own_gets_each_batch_and_a_joining_one_gets_few():
+    x, y = labels(60)
+    own, joining = Recorded(), Recorded(joins=True)
+    measure(Quiet(own=own, joining=joining), cut(2, x, y))
+    assert len(own.calls) == 30 and len(joining.calls) == 2  # the first at once, the others joined
+    for metric in (own, joining):
+        assert torch.equal(torch.cat([preds for preds, _ in metric.calls]), x)
+        assert torch.equal(torch.cat([targs for _, targs in metric.calls]), y)
+
+
+def test_clones_are_bounded(monkeypatch):
+    monkeypatch.setattr(feed_module, "KEEP_BYTES", 500)
+    x, y = labels(64)
+    joining, seen = Recorded(joins=True), []
+    feed = Feed([joining])
+    for batch in [*cut(4, x, y), (x, y)]:  # 96 bytes each, then one that is too large
+        feed.update(*batch)
+        seen.append(sum(p.nbytes + t.nbytes for p, t in feed.kept))
+    feed.flush()
+    assert max(seen) == 480
+    assert torch.equal(torch.cat([preds for preds, _ in joining.calls]), torch.cat([x, x]))
+
+
+def test_batches_of_other_shapes_are_not_joined():
+    joining = Recorded(joins=True)
+    feed = Feed([joining])
+    for width in (3, 3, 5, 5, 3):
+        feed.update(torch.ones(2, width), torch.ones(2))
+    feed.flush()
+    assert [tuple(p.shape) for p, _ in joining.calls] == [(2, 3), (2, 3), (4, 5), (2, 3)]
+
+
+def test_what_windows_count_is_updates_so_they_are_not_joined():
+    window = te.WindowedMeanSquaredError(max_num_updates=2, enable_lifetime=False)
+    x = torch.arange(6.0)
+    row = measure(Quiet(w=window), cut(1, x, torch.zeros(6)), loss=no_loss).history[0]
+    assert row["train_w"] == pytest.approx((4**2 + 5**2) / 2)
+
+
+def test_tasks_in_the_first_dimension_are_not_joined():
+    x, y = torch.rand(2, 12), (torch.rand(2, 12) > 0.5).long()
+    data = [(x[:, i : i + 4], y[:, i : i + 4]) for i in (0, 4, 8)]
+    row = measure(Quiet(te.BinaryAUROC(num_tasks=2)), data, loss=no_loss).history[0]
+    want = [sk.roc_auc_score(y[i], x[i]) for i in (0, 1)]
+    assert row["train_BinaryAUROC"] == pytest.approx(want, abs=1e-6)
+
+
+def test_a_loader_may_refill_its_buffers():
+    x, y = labels(40)
+    bx, by = torch.empty(4, 4), torch.empty(4, dtype=torch.long)
+
+    class Refilling:
+        def __iter__(self):
+            for xb, yb in cut(4, x, y):
+                yield bx.copy_(xb), by.copy_(yb)
+
+    metrics = Quiet(te.MulticlassAccuracy(), first=lambda p, t: t[0])
+    row = measure(metrics, Refilling()).history[0]
+    assert row["train_MulticlassAccuracy"] == pytest.approx(sk.accuracy_score(y, x.argmax(1)))
+    assert row["train_first"] == y[::4].double().mean()
+
+
+# ---- sums ----
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_sums_are_exact_to_a_millionth_over_many_updates(monkeypatch, dtype):
+    monkeypatch.setattr(sums, "wide", lambda device: dtype)
+    mean, values, counts = Mean(), torch.rand(30_000) + 100, torch.randint(1, 9, (30_000,))
+    for value, count in zip(values, counts.tolist(), strict=True):
+        mean.update(value, count)
+    want = np.average(values.double().numpy(), weights=counts.numpy())
+    assert mean.compute().item() == pytest.approx(want, rel=2e-7)
+
+
+def test_counts_may_be_tensors_and_a_batch_without_items_counts_for_nothing():
+    x, y = labels(12)
+    y[4:8] = -100  # the whole second batch: its loss is nan
+
+    def count(batch):
+        return (batch[1] != -100).sum()
+
+    metrics = Quiet(partial(accuracy, ignore_index=-100))
+    row = measure(metrics, cut(4, x, y), count=count).history[0]
+    kept = y != -100
+    assert row["train_loss"] == pytest.approx(F.cross_entropy(x[kept], y[kept]).item(), abs=1e-6)
+    want = sk.accuracy_score(y[kept], x[kept].argmax(1))
+    assert row["train_accuracy"] == pytest.approx(want, abs=1e-6)
+
+
+def test_an_ignored_label_is_no_item_without_a_count_too():
+    x, y = labels(12)
+    y[5:8] = -100
+    row = measure(Quiet(partial(accuracy, ignore_index=-100)), cut(4, x, y)).history[0]
+    want = sk.accuracy_score(y[y != -100], x[y != -100].argmax(1))
+    assert row["train_accuracy"] == pytest.approx(want, abs=1e-6)
+
+
+def test_rmse_of_a_pass_is_the_root_of_the_mean_over_all_items():
+    x, y = torch.randn(10), torch.randn(10)
+    row = measure(Quiet(rmse), cut(4, x, y), loss=F.mse_loss).history[0]
+    assert row["train_rmse"] == pytest.approx(sk.root_mean_squared_error(y, x), abs=1e-6)
+
+
+def test_values_that_are_no_scalars_are_averaged_and_shown():
+    x, y = torch.randn(10, 2), torch.randn(10, 2)
+    metrics = MetricsCB(per_output=lambda p, t: (p - t).abs().mean(0))
+    row = measure(metrics, cut(4, x, y), loss=F.mse_loss).history[0]
+    want = sk.mean_absolute_error(y, x, multioutput="raw_values")
+    assert row["train_per_output"] == pytest.approx(want.tolist(), abs=1e-6)
+    assert "train_per_output" in str(measure(metrics, cut(4, x, y), loss=F.mse_loss).history)
+
+
+def test_half_precision_predictions_are_measured_in_float32():
+    seen = []
+
+    def kind(preds, targs):
+        seen.append(preds.dtype)
+        return preds.mean()
+
+    x = torch.full((4, 2), 0.1, dtype=torch.bfloat16)
+    measure(Quiet(kind), [(x, torch.zeros(4))], loss=lambda p, t: p.float().mean())
+    assert seen == [torch.float32]
+
+
+# ---- rows and columns ----
+
+
+def test_rows_and_history_say_the_same():
+    x, y = labels(20)
+    learn = measure(metrics := Quiet(accuracy), cut(6, x, y), cut(6, x, y), n=2)
+    assert learn.metrics is metrics
+    assert [list(row) for row in metrics.rows] == [["epoch", "train", "accuracy", "loss"]] * 4
+    assert [(r["epoch"], r["train"]) for r in metrics.rows] == [
+        (0, "train"),
+        (0, "eval"),
+        (1, "train"),
+        (1, "eval"),
+    ]
+    assert learn.history["train_accuracy"] == [r["accuracy"] for r in metrics.rows[::2]]
+    assert learn.history["valid_loss"] == [r["loss"] for r in metrics.rows[1::2]]
+    assert set(metrics.names) == set(learn.history.columns) - {"epoch", "steps", "time"}
+
+
+def test_quiet_metrics_print_nothing_and_fill_the_history(capsys):
+    data, _ = hits_in_batches()
+    learn = measure(MetricsCB(accuracy, quiet=True), data)
+    assert capsys.readouterr().out == ""
+    assert "train_accuracy" in learn.history.columns
+
+
+def test_a_row_is_printed_in_words(capsys):
+    data, _ = hits_in_batches()
+    measure(MetricsCB(accuracy), data)
+    assert capsys.readouterr().out.startswith("epoch 0  train  accuracy 0.6000  loss ")
+
+
+def test_whoever_replaces_log_shows_the_rows_instead(capsys):
+    shown, metrics = [], MetricsCB()
+    metrics._log = shown.append
+    measure(metrics, cut(4, *labels(8)))
+    assert shown == metrics.rows and capsys.readouterr().out == ""
+
+
+def test_parts_of_a_loss_are_columns():
+    def losses(preds, targs):
+        return {"ce": F.cross_entropy(preds, targs), "kl": preds.mean()}
+
+    x, y = labels(10)
+    learn = measure(Quiet(accuracy), cut(4, x, y), cut(4, x, y), loss=losses)
+    row = learn.history[0]
+    assert row["train_kl"] == row["kl"] == pytest.approx(x.mean().item(), abs=1e-6)
+    assert row["ce"] + row["kl"] == pytest.approx(row["valid_loss"], abs=1e-6)
+    assert "kl" in learn.metrics.names
+    with pytest.raises(ValueError, match="another column 'ce'"):
+        measure(Quiet(ce=accuracy), cut(4, x, y), loss=losses)
+
+
+def test_a_named_validation_set_has_columns_of_its_own():
+    class Names(Callback):
+        order = Order.PLACE
+
+        def before_epoch(self, learn):
+            learn.valid_name = "old"
+
+    x, y = labels(8)
+    row = measure(Quiet(accuracy), cut(4, x, y), cut(4, x, y), cbs=[Names()]).history[0]
+    assert {"train_loss", "train_accuracy", "old_loss", "old_accuracy"} <= set(row)
+
+
+def test_a_metric_that_returns_a_dict_has_a_column_for_each_key():
+    both = tm.MetricCollection({"a": tm.MeanSquaredError(), "b": tm.MeanAbsoluteError()})
+    x, y = torch.randn(10), torch.randn(10)
+    row = measure(Quiet(m=both), cut(4, x, y), loss=F.mse_loss).history[0]
+    assert row["train_m_a"] == pytest.approx(row["train_loss"], abs=1e-6)
+    assert row["train_m_b"] == pytest.approx(sk.mean_absolute_error(y, x), abs=1e-6)
+
+
+# ---- what ends a pass early ----
+
+
+class RaiseAt(Callback):
+    def __init__(self, event, error, batch=2):
+        def raise_it(learn):
+            if learn.iter == batch and learn.training:
+                raise error
+
+        setattr(self, event, raise_it)
+
+
+def test_finished_batches_count_when_a_cancel_ends_the_pass():
+    x, y = labels(16)
+    for error in (CancelEpochException, CancelFitException):
+        cbs = [RaiseAt("before_batch", error)]
+        learn = measure(Quiet(), cut(4, x, y), cbs=cbs)
+        want = F.cross_entropy(x[:8], y[:8]).item()
+        assert learn.history["train_loss"] == [pytest.approx(want, abs=1e-6)]
+        assert len(learn.metrics.rows) == 1
+
+
+def test_a_cancelled_batch_does_not_count():
+    x, y = labels(12)
+    learn = measure(Quiet(), cut(4, x, y), cbs=[RaiseAt("after_loss", CancelBatchException, 1)])
+    keep = [0, 1, 2, 3, 8, 9, 10, 11]
+    want = F.cross_entropy(x[keep], y[keep]).item()
+    assert learn.history["train_loss"] == [pytest.approx(want, abs=1e-6)]
+
+
+def test_a_pass_without_finished_batches_gives_no_values():
+    x, y = labels(12)
+    cbs = [RaiseAt("before_batch", CancelEpochException, 0)]
+    metrics = Quiet(accuracy, te.MulticlassAccuracy())
+    learn = measure(metrics, cut(4, x, y), cut(4, x, y), cbs=cbs)
+    assert [row["train"] for row in metrics.rows] == ["eval"]
+    assert "train_loss" not in learn.history[0] and "valid_loss" in learn.history[0]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("broken"), KeyboardInterrupt()])
+def test_errors_and_interrupts_leave_no_row(error):
+    x, y = labels(16)
+    metrics = Quiet(accuracy)
+    with pytest.raises(type(error)):
+        measure(metrics, cut(4, x, y), cbs=[RaiseAt("before_batch", error)])
+    assert metrics.rows == []
+    assert len(measure(metrics, cut(4, x, y)).history) == 1
+
+
+def test_a_cancel_after_the_row_does_not_make_a_second():
+    class Stop(Callback):
+        order = Order.STOP
+
+        def after_epoch(self, learn):
+            raise CancelFitException
+
+    metrics = Quiet()
+    measure(metrics, cut(4, *labels(8)), cbs=[Stop()])
+    assert len(metrics.rows) == 1
+
+
+# ---- losses that are not finite ----
+
+
+def nan_in_validation_too(preds, targs):
+    return preds.mean() * math.nan
+
+
+def test_a_training_loss_that_is_not_finite_raises_and_names_the_epoch():
+    with pytest.raises(FloatingPointError, match="training loss of epoch 0 .* loss is nan"):
+        measure(Quiet(), cut(4, *labels(8)), loss=nan_in_validation_too)
+
+
+def test_a_part_that_is_not_finite_is_named():
+    def losses(preds, targs):
+        return {"fine": preds.mean(), "kl": preds.mean() / 0}
+
+    with pytest.raises(FloatingPointError, match="kl is -?inf"):
+        measure(Quiet(), cut(8, *labels(8)), loss=losses)
+
+
+def test_on_nan_warn_goes_on_and_validation_only_warns():
+    data = cut(4, *labels(8))
+    with pytest.warns(UserWarning, match="training loss of epoch 1"):
+        learn = measure(Quiet(on_nan="warn"), data, loss=nan_in_validation_too, n=2)
+    assert len(learn.history) == 2
+    with pytest.warns(UserWarning, match="validation loss of epoch 0"):
+        measure(Quiet(), data, data, loss=nan_in_validation_too, train=False)
+    with pytest.raises(ValueError, match="on_nan"):
+        MetricsCB(on_nan="ignore")
+
+
+@pytest.mark.parametrize("guard", [NonFiniteCB(), ClipGradCB(1.0), MixedPrecision("fp16"), None])
+def test_a_loss_that_is_not_finite_only_warns_where_its_update_is_skipped(guard):
+    data = cut(4, torch.randn(12, 3), torch.randn(12, 1))
+    data[1][0][0] = math.nan
+    model, guards = torch.nn.Linear(3, 1), [] if guard is None else [guard]
+    learn = Learner(model, (data,), F.mse_loss, 0.1, [TrainCB(), Quiet(), *guards])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if guards and guard.skips_non_finite:
+            learn.fit(1)
+            assert math.isnan(learn.history[0]["train_loss"])
+            assert learn.steps_done in (1, 2)  # a scaler begins with a scale that is too large
+            assert any("training loss of epoch 0 is not" in str(w.message) for w in caught)
+            assert all(p.isfinite().all() for p in model.parameters())
+        else:
+            with pytest.raises(FloatingPointError, match="training loss of epoch 0"):
+                learn.fit(1)
+
+
+# ---- names ----
+
+
+def test_metrics_are_named_after_their_class_or_function():
+    metrics = MetricsCB(
+        te.MulticlassAccuracy(), te.MulticlassAccuracy, partial(accuracy, topk=2), skm(sk.f1_score)
+    )
+    assert list(metrics.metrics) == [
+        "MulticlassAccuracy",
+        "MulticlassAccuracy_2",
+        "accuracy",
+        "f1_score",
+    ]
+    assert list(metrics.all_metrics)[-1] == "loss" and metrics.all_metrics["loss"] is metrics.loss
+    assert repr(metrics).startswith("MetricsCB(MulticlassAccuracy, ")
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "words"),
+    [
+        (lambda: MetricsCB(lambda p, t: 0), ValueError, "lambda"),
+        (lambda: MetricsCB(loss=accuracy), ValueError, "'loss'"),
+        (lambda: MetricsCB(a=accuracy, train_a=accuracy), ValueError, "'train_a'"),
+        (lambda: MetricsCB(a=3), TypeError, "'a' is a int"),
+    ],
+)
+def test_what_is_no_metric_or_has_no_name_is_refused_at_once(make, error, words):
+    with pytest.raises(error, match=words):
+        make()
+
+
+# ---- targets ----
+
+
+@pytest.mark.parametrize("value", [None, "high", {"a": 1.0, "b": 2.0}, [1.0, None]])
+def test_a_function_without_a_number_is_named_at_its_first_batch(value):
+    def mine(preds, targs):
+        return value
+
+    x, y = labels(8)
+    with pytest.raises(TypeError, match=r"the metric mine returned .*let it return a number") as e:
+        measure(Quiet(mine), cut(4, x, y))
+    assert "batch 0" in e.value.__notes__[0]
+
+
+@pytest.mark.parametrize("kind", [float, np.float32, np.float64, np.asarray, torch.tensor, list])
+def test_a_function_may_return_any_kind_of_number(kind):
+    x, y = labels(10)
+
+    def size(preds, targs):
+        return kind([len(preds)] * 2 if kind is list else len(preds))
+
+    value = measure(Quiet(size), cut(4, x, y)).history[0]["train_size"]
+    assert value == ([3.6, 3.6] if kind is list else 3.6)  # (4 * 4 + 4 * 4 + 2 * 2) / 10
+
+
+def test_several_targets_come_as_a_tuple_and_one_as_it_is():
+    seen = []
+
+    def look(preds, targs):
+        seen.append(targs)
+        return preds.mean()
+
+    x, y = labels(4)
+    measure(Quiet(look), [(x, y, y)], loss=lambda p, a, b: p.mean())
+    assert isinstance(seen[0], tuple) and torch.equal(seen[0][1], y)
+    learn = TrainLearner(nn.Linear(4, 4), ([(x, y)],), F.cross_entropy, 0.1, [Quiet(look)])
+    learn.fit(1)
+    assert seen[1] is y
+
+
+def test_a_dict_batch_is_split_as_train_cb_says():
+    x, y = labels(8)
+    cbs = [TrainCB(inputs="image", targets="label"), Quiet(accuracy)]
+    learn = Learner(AsIs(), ([{"image": x, "label": y}],), F.cross_entropy, 0.0, cbs)
+    learn.fit(1)
+    assert learn.history[0]["train_accuracy"] == pytest.approx(sk.accuracy_score(y, x.argmax(1)))
+
+
+def test_metrics_without_targets_say_what_is_missing_and_the_loss_alone_needs_none():
+    x = torch.randn(8, 2)
+    train = [TrainCB()]
+    with pytest.raises(ValueError, match="no targets: the batch is Tensor"):
+        Learner(AsIs(), ([x],), lambda p: p.mean(), 0.0, [*train, Quiet(accuracy)]).fit(1)
+    learn = Learner(AsIs(), ([x],), lambda p: p.mean(), 0.0, [*train, Quiet()])
+    learn.fit(1)
+    assert learn.history[0]["train_loss"] == pytest.approx(x.mean().item())
+    own = Learner(nn.Module(), ([x], [x]), None, 0.0, [*train, Quiet(mse)])
+    own.model.forward = lambda x: x.mean()
+    with pytest.raises(ValueError, match="no predictions"):
+        own.fit(1, train=False)
+
+
+def test_mixed_targets_are_measured_by_their_larger_share():
+    x, y = labels(8)
+
+    class Mixed:
+        def __init__(self, labels):
+            self.labels = labels
+
+        def hard(self):
+            return self.labels
+
+    def loss(preds, targs):
+        return F.cross_entropy(preds, targs.labels)
+
+    row = measure(Quiet(accuracy), [(x, Mixed(y))], loss=loss).history[0]
+    assert row["train_accuracy"] == pytest.approx(sk.accuracy_score(y, x.argmax(1)))
+
+
+# ---- other learners, and the shorthand ----
+
+
+def test_it_works_with_a_learner_from_a_notebook(capsys):
+    class Small:
+        def __init__(self, model, dl, cbs):
+            self.model, self.dl, self.cbs, self.epoch = model, dl, cbs, 0
+
+        def callback(self, name):
+            for cb in sorted(self.cbs, key=lambda cb: cb.order):
+                getattr(cb, name, lambda learn: None)(self)
+
+        @with_cbs("batch")
+        def one_batch(self):
+            self.preds = self.model(self.batch[0])
+            self.loss = F.cross_entropy(self.preds, self.batch[1])
+
+        @with_cbs("epoch")
+        def one_epoch(self):
+            for batch in self.dl:
+                self.batch = batch
+                self.one_batch()
+
+        def fit(self):
+            self.callback("before_fit")
+            self.one_epoch()
+
+    x, y = labels(10)
+    model = nn.Linear(4, 4)
+    learn = Small(model, cut(4, x, y), [MetricsCB(accuracy, acc=te.MulticlassAccuracy())])
+    learn.fit()
+    assert "train" in capsys.readouterr().out
+    row = learn.metrics.rows[0]
+    with torch.no_grad():
+        want = F.cross_entropy(model(x), y).item()
+    assert row["loss"] == pytest.approx(want, abs=1e-6)
+    assert row["accuracy"] == pytest.approx(row["acc"])
+
+
+def test_a_subclass_may_replace_before_fit():
+    class Mine(Quiet):
+        def before_fit(self, learn):
+            pass
+
+    metrics = Mine(accuracy)
+    measure(metrics, cut(4, *labels(8)))
+    assert len(metrics.rows) == 1
+
+
+@pytest.mark.parametrize("given", [accuracy, [accuracy], {"accuracy": te.MulticlassAccuracy()}])
+def test_the_shorthand_takes_one_metric_a_list_or_a_dict(given):
+    x, y = labels(8)
+    learn = Learner(AsIs(), (cut(4, x, y),), F.cross_entropy, 0.0, metrics=given)
+    assert [type(cb).__name__ for cb in learn.cbs] == [
+        "TrainCB",
+        "DeviceCB",
+        "MetricsCB",
+        "ProgressCB",
+    ]
+    assert list(learn.find(MetricsCB).metrics) == ["accuracy"]
+
+
+# ---- resume ----
+
+
+def several():
+    """Four of torchmetrics, of which two share one state."""
+    kinds = (tm.Accuracy, tm.Precision, tm.Recall, tm.AUROC)
+    return tm.MetricCollection([kind("multiclass", num_classes=4) for kind in kinds])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        te.MulticlassAccuracy,
+        lambda: te.MulticlassAUROC(num_classes=4),
+        lambda: tm.Accuracy("multiclass", num_classes=4),
+        several,
+        lambda: tm.ClasswiseWrapper(tm.Accuracy("multiclass", num_classes=4, average="none")),
+        lambda: tm.Accuracy("multiclass", num_classes=4) + tm.F1Score("multiclass", num_classes=4),
+    ],
+)
+def test_a_pass_that_is_resumed_in_the_middle_has_the_value_of_the_whole(make, tmp_path):
+    x, y = labels(24)
+    data = cut(4, x, y)
+
+    def metrics():
+        return Quiet(accuracy, obj=make(), joined=skm(sk.accuracy_score, lambda p: p.argmax(1)))
+
+    class Save(Callback):
+        def after_batch(self, learn):
+            if learn.iter == 2:
+                torch.save(learn.metrics.state_dict(), tmp_path / "state")
+
+    whole = measure(metrics(), data, cbs=[Save()]).history[0]
+
+    class Load(Callback):
+        def before_fit(self, learn):
+            learn.metrics.load_state_dict(torch.load(tmp_path / "state", weights_only=True))
+
+    rest = measure(metrics(), data[3:], cbs=[Load()]).history[0]
+    names = [name for name in whole if name.startswith("train_")]
+    assert {"train_loss", "train_accuracy", "train_joined"} < set(names)
+    assert [rest[name] for name in names] == [whole[name] for name in names]
+
+
+WRAPPERS = {
+    "least and most": lambda: tm.MinMaxMetric(tm.Accuracy("multiclass", num_classes=4)),
+    "of the last batches": lambda: tm.wrappers.Running(tm.Accuracy("multiclass", num_classes=4), 3),
+    "in a collection": lambda: tm.MetricCollection(
+        {
+            "a": tm.MinMaxMetric(tm.Accuracy("multiclass", num_classes=4)),
+            "b": tm.wrappers.Running(tm.F1Score("multiclass", num_classes=4), 2),
+        }
+    ),
+    "two deep": lambda: tm.MinMaxMetric(
+        tm.wrappers.Running(tm.Accuracy("multiclass", num_classes=4), 2)
+    ),
+}
+
+
+def check_memory(make, folder):
+    """Each checkpoint of a run leads to the history of the whole: what wrappers keep, too."""
+    x, y = labels(24)
+
+    def fitted(saver=(), **kwargs):
+        torch.manual_seed(0)
+        data = cut(4, x, y)
+        cbs = [TrainCB(), MetricsCB(m=make(), quiet=True), *saver]
+        learn = Learner(nn.Linear(x.shape[1], 4), (data, data[:3]), F.cross_entropy, 3.0, cbs)
+        learn.fit(3, **kwargs)
+        return [{k: v for k, v in row.items() if k != "time"} for row in learn.history]
+
+    saver = CheckpointCB(folder, every=(1, "step"), keep=None, background=False)
+    whole = fitted([saver])
+    for file in folder.glob("*.ckpt"):
+        assert fitted(resume=file) == whole, file.name
+
+
+@pytest.mark.filterwarnings("ignore:the state of CheckpointCB")
+@pytest.mark.parametrize("make", WRAPPERS.values(), ids=WRAPPERS)
+def test_what_wrappers_of_torchmetrics_keep_goes_over_a_resume(make, tmp_path):
+    check_memory(make, tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:the state of CheckpointCB")
+@pytest.mark.parametrize("make", WRAPPERS.values(), ids=WRAPPERS)
+def test_that_check_sees_wrappers_that_forget(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(metrics_module, "remember", lambda metric, kept: None)
+    with pytest.raises(AssertionError):
+        check_memory(make, tmp_path)
+
+
+def test_settings_of_a_metric_are_not_taken_from_a_checkpoint():
+    made = tm.Accuracy("multiclass", num_classes=4, top_k=1)
+    metrics = MetricsCB(m=made, quiet=True)
+    assert metrics.state_dict()["memory"] == {}
+    made.update(torch.rand(3, 4), torch.tensor([0, 1, 2]))
+    assert "top_k" not in metrics.state_dict()["memory"]["m"][""]
+
+
+def test_a_metric_that_cannot_be_saved_is_named():
+    metrics = Quiet(own=Recorded())
+    metrics._measuring = True
+    with pytest.warns(UserWarning, match="'own' has no state_dict"):
+        metrics.state_dict()
+
+
+def test_a_copy_taken_in_mid_pass_is_independent():
+    copies = []
+
+    class Copy(Callback):
+        def after_batch(self, learn):
+            if learn.iter == 1:
+                copies.append(copy.deepcopy(learn.metrics, {id(learn): learn}))
+
+    x, y = labels(16)
+    learn = measure(Quiet(te.MulticlassAccuracy()), cut(4, x, y), cbs=[Copy()])
+    (early,) = copies
+    early.flush()
+    assert early.metrics["MulticlassAccuracy"].num_total == 8
+    assert learn.metrics.metrics["MulticlassAccuracy"].num_total == 16

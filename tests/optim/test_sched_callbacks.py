@@ -1,0 +1,458 @@
+"""Schedules in a fit against torch's own loop, and cases from reports of faults."""
+
+import warnings
+from functools import partial
+
+import pytest
+import torch
+from torch import nn, optim
+from torch.optim import lr_scheduler
+
+from minilearn.callbacks.training import TrainCB
+from minilearn.core.callback import Callback
+from minilearn.core.events import Order
+from minilearn.core.exceptions import CancelEpochException, CancelFitException, CancelRoundException
+from minilearn.core.learner import Learner
+from minilearn.optim.sched_callbacks import BaseSchedCB, BatchSchedCB, EpochSchedCB, PlateauCB
+from minilearn.optim.schedulers import constant, flat_cos
+from minilearn.optim.warmup import warmup
+from tests.rates import Accumulate, Row, SkipSteps, Stream, UsedLR, check_epoch_rates, fit, torchs
+from tests.toys import batches, linear, toy_learner
+
+TORCH = {
+    "constant": constant,
+    "one cycle": partial(lr_scheduler.OneCycleLR, max_lr=0.5, total_steps=20, cycle_momentum=False),
+    "cosine": partial(lr_scheduler.CosineAnnealingLR, T_max=20),
+    "restarts": partial(lr_scheduler.CosineAnnealingWarmRestarts, T_0=5, T_mult=2),
+    "polynomial": partial(lr_scheduler.PolynomialLR, total_iters=20, power=2),
+    "exponential": partial(lr_scheduler.ExponentialLR, gamma=0.9),
+    "multi-step": partial(lr_scheduler.MultiStepLR, milestones=[6, 12]),
+}
+
+
+@pytest.mark.parametrize("make", TORCH.values(), ids=TORCH)
+def test_a_schedule_gives_the_rates_of_torchs_own_loop(make):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # torch's of a wrong order, ours of a length that is off
+        learn, used = fit(BatchSchedCB(make), n_epochs=2)
+    assert used.lrs == torchs(make, 20)
+    assert learn.find(BatchSchedCB).schedo.last_epoch == 20
+
+
+def test_one_cycle_moves_the_momentum_too():
+    make = partial(lr_scheduler.OneCycleLR, max_lr=0.5)
+    _, used = fit(BatchSchedCB(make), opt_func=optim.AdamW, n_epochs=2)
+    theirs = torchs(partial(make, total_steps=20), 20, opt_func=optim.AdamW, field="betas")
+    assert [groups[0]["betas"] for groups in used.groups] == theirs
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lr_scheduler.CosineAnnealingLR,
+        partial(lr_scheduler.LinearLR, end_factor=0.1),
+        partial(lr_scheduler.OneCycleLR, max_lr=1.0, epochs=2),
+        partial(lr_scheduler.OneCycleLR, max_lr=1.0, steps_per_epoch=10),
+        flat_cos,
+    ],
+)
+def test_lengths_left_open_are_taken_from_the_fit(make):
+    given = {
+        lr_scheduler.CosineAnnealingLR: {"T_max": 20},
+        lr_scheduler.LinearLR: {"total_iters": 20},
+        lr_scheduler.OneCycleLR: {"epochs": 2, "steps_per_epoch": 10},
+        flat_cos: {"total_steps": 20},
+    }[getattr(make, "func", make)]
+    _, used = fit(BatchSchedCB(make), n_epochs=2)
+    assert used.lrs == torchs(partial(make, **given), 20)
+
+
+@pytest.mark.parametrize(("kwargs", "total"), [({"n_steps": 7}, 7), ({"n_epochs": 3}, 30)])
+def test_the_length_is_known_by_steps_and_by_epochs(kwargs, total):
+    learn, _ = fit(BatchSchedCB(partial(lr_scheduler.OneCycleLR, max_lr=1.0)), **kwargs)
+    assert learn.find(BatchSchedCB).schedo.total_steps == total
+
+
+def test_a_schedule_without_a_known_length_says_what_to_give():
+    with pytest.raises(ValueError, match="T_max.*unknown.*n_steps"):
+        fit(BatchSchedCB(lr_scheduler.CosineAnnealingLR), dls=(Stream(5), None))
+
+
+def test_a_default_of_ones_own_factory_is_kept():
+    def own(opt, T_max=50):  # noqa: N803
+        return lr_scheduler.CosineAnnealingLR(opt, T_max)
+
+    with pytest.warns(UserWarning, match="T_max=50, and this fit makes 20"):
+        learn, _ = fit(BatchSchedCB(own), n_epochs=2)
+    assert learn.find(BatchSchedCB).schedo.T_max == 50
+
+
+@pytest.mark.case("C002")
+@pytest.mark.parametrize("valid_every", [1, 2, (3, "step"), (10, "step"), (7, "step")])
+def test_a_schedule_per_epoch_follows_the_passes_over_the_data(valid_every):
+    cb = EpochSchedCB(partial(lr_scheduler.MultiStepLR, milestones=[4]))
+    check_epoch_rates(cb, [1, 1, 1, 1, 0.1, 0.1], n_epochs=6, valid_every=valid_every)
+
+
+@pytest.mark.case("C002")
+def test_the_check_of_epochs_finds_a_schedule_that_steps_after_each_round():
+    class PerRound(BaseSchedCB):
+        unit = "epoch"
+
+        def after_round(self, learn):
+            self._advance()
+
+    cb = PerRound(partial(lr_scheduler.MultiStepLR, milestones=[4]))
+    with pytest.raises(AssertionError):
+        check_epoch_rates(cb, [1, 1, 1, 1, 0.1, 0.1], n_epochs=6, valid_every=(5, "step"))
+
+
+@pytest.mark.case("C002")
+@pytest.mark.parametrize("valid_every", [1, 2])
+def test_a_resumed_schedule_per_epoch_does_not_lag(valid_every):
+    """The state is saved where a saver would, at the end of round 3, and goes on from there."""
+    make = partial(lr_scheduler.MultiStepLR, milestones=[4])
+
+    class Save(Callback):
+        order = Order.SAVE
+
+        def after_round(self, learn):
+            if learn.epoch == 2:
+                self.state = learn.find(EpochSchedCB).state_dict()
+
+    save = Save()
+    fit(EpochSchedCB(make), save, n_epochs=6, valid_every=valid_every)
+    resumed = EpochSchedCB(make)
+    resumed.load_state_dict(save.state)
+
+    class From3(Callback):
+        def before_fit(self, learn):
+            learn.epochs = range(3, 6)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _, used = fit(resumed, From3(), n_epochs=6, valid_every=valid_every)
+    assert used.of_epochs() == pytest.approx([1.0, 0.1, 0.1])
+
+
+@pytest.mark.parametrize("cancel", [CancelEpochException, CancelRoundException])
+def test_a_cancelled_pass_counts(cancel):
+    class Cancel(Callback):
+        def before_batch(self, learn):
+            if learn.epoch == 0 and learn.training:
+                raise cancel
+
+    cb = EpochSchedCB(partial(lr_scheduler.StepLR, step_size=1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # no update was made before the first step
+        _, used = fit(cb, Cancel(), n_epochs=3)
+    assert used.of_epochs() == pytest.approx([0.1, 0.01])
+
+
+def test_the_end_of_the_fit_is_no_pass():
+    class Stop(Callback):
+        def after_batch(self, learn):
+            if learn.epoch == 1:
+                raise CancelFitException
+
+    learn, _ = fit(EpochSchedCB(partial(lr_scheduler.StepLR, step_size=1)), Stop(), n_epochs=3)
+    assert learn.find(EpochSchedCB).schedo.last_epoch == 1
+
+
+def test_lengths_per_epoch_are_epochs():
+    learn, _ = fit(EpochSchedCB(lr_scheduler.CosineAnnealingLR), n_epochs=4)
+    assert learn.find(EpochSchedCB).schedo.T_max == 4
+    cycle = EpochSchedCB(partial(lr_scheduler.OneCycleLR, max_lr=1.0))
+    learn, _ = fit(cycle, n_steps=35)
+    assert cycle.schedo.total_steps == 4  # the fourth pass is cut short
+
+
+def check_skipped(learn, used, sched):
+    assert learn.steps_done == len(used.lrs) == 8
+    assert sched.last_epoch == 8
+    assert used.lrs == pytest.approx([0.9**k for k in range(8)])
+
+
+@pytest.mark.case("C028")
+def test_a_skipped_update_does_not_move_the_schedule():
+    cb = BatchSchedCB(partial(lr_scheduler.ExponentialLR, gamma=0.9))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learn, used = fit(cb, SkipSteps(2))
+    check_skipped(learn, used, cb.schedo)
+
+
+class PerBatch(BaseSchedCB):
+    """The fault: a step for every batch."""
+
+    def after_batch(self, learn):
+        self._step(learn)
+
+
+@pytest.mark.case("C028")
+@pytest.mark.filterwarnings("ignore")
+def test_the_check_finds_a_schedule_that_moves_with_skipped_updates():
+    cb = PerBatch(partial(lr_scheduler.ExponentialLR, gamma=0.9))
+    learn, used = fit(cb, SkipSteps(2))
+    with pytest.raises(AssertionError):
+        check_skipped(learn, used, cb.schedo)
+
+
+def check_accumulated(used, sched):
+    assert sched.total_steps == sched.last_epoch == len(used.lrs) == 20
+    top = max(range(20), key=used.lrs.__getitem__)
+    assert top == 5  # pct_start * total_steps - 1
+    assert used.lrs[19] == pytest.approx(0.5 / 25 / 1e4)
+
+
+@pytest.mark.case("C043")
+def test_with_accumulation_a_one_cycle_ends_at_the_last_update():
+    cb = BatchSchedCB(partial(lr_scheduler.OneCycleLR, max_lr=0.5))
+    _, used = fit(Accumulate(4), cb, n=40, n_epochs=2)
+    check_accumulated(used, cb.schedo)
+
+
+@pytest.mark.case("C043")
+@pytest.mark.filterwarnings("ignore")
+def test_the_check_finds_a_one_cycle_per_batch():
+    cb = PerBatch(partial(lr_scheduler.OneCycleLR, max_lr=0.5))
+    _, used = fit(Accumulate(4), cb, n=40, n_epochs=2)
+    with pytest.raises(AssertionError):
+        check_accumulated(used, cb.schedo)
+
+
+@pytest.mark.case("C044")
+def test_the_short_group_at_the_end_of_a_pass_is_counted():
+    cb = BatchSchedCB(partial(lr_scheduler.OneCycleLR, max_lr=0.5))
+    _, used = fit(Accumulate(4), cb, n_epochs=5)
+    assert cb.schedo.total_steps == len(used.lrs) == 15
+
+
+def check_refused(cb):
+    """A one-cycle of 12 updates is refused before the first of 15, and both numbers are named."""
+    used = UsedLR()
+    learn = Learner(linear(), (batches(10),), cbs=[TrainCB(), used, Accumulate(4), cb])
+    with pytest.raises(ValueError) as e:
+        learn.fit(5)
+    assert "12" in str(e.value) and "15" in str(e.value)
+    assert not used.lrs
+
+
+SHORT = partial(lr_scheduler.OneCycleLR, max_lr=0.5, total_steps=12)
+
+
+def after_two(opt):
+    """The short one as a part: 13 of the 15 updates are its own."""
+    parts = [lr_scheduler.ConstantLR(opt, 0.1, 2), SHORT(opt)]
+    return lr_scheduler.SequentialLR(opt, parts, [2])
+
+
+SHORTS = {
+    "alone": SHORT,
+    "warmed up": warmup(SHORT, 3),
+    "in a function": lambda opt: SHORT(opt),
+    "by epochs": partial(lr_scheduler.OneCycleLR, max_lr=0.5, epochs=4, steps_per_epoch=3),
+    "in a chain": lambda opt: lr_scheduler.ChainedScheduler([SHORT(opt)], opt),
+    "after another": after_two,
+    "after another, warmed up": warmup(after_two, 3),
+}
+
+
+@pytest.mark.case("C044")
+@pytest.mark.parametrize("sched", SHORTS.values(), ids=SHORTS)
+def test_a_schedule_that_is_too_short_is_refused_before_the_first_update(sched):
+    check_refused(BatchSchedCB(sched))
+
+
+@pytest.mark.case("C044")
+def test_the_check_finds_a_schedule_that_dies_in_mid_run():
+    class Plain(Callback):
+        def before_fit(self, learn):
+            self.sched = SHORT(learn.opt)
+
+        def after_step(self, learn):
+            self.sched.step()
+
+    with pytest.raises(AssertionError):
+        check_refused(Plain())
+
+
+class Chained(lr_scheduler.ChainedScheduler):
+    """As a version of torch would have it that keeps the parts under another name."""
+
+    def __init__(self, parts, opt):
+        super().__init__(parts, opt)
+        self.parts = vars(self).pop("_schedulers")
+
+    def step(self):
+        for part in self.parts:
+            part.step()
+
+
+class Sequence(lr_scheduler.SequentialLR):
+    """The same, of the other; torch's own step finds parts and milestones while it runs."""
+
+    def __init__(self, opt, parts, milestones, hidden):
+        super().__init__(opt, parts, milestones)
+        self.kept = {name: vars(self).pop(name) for name in hidden}
+
+    def step(self):
+        vars(self).update(self.kept)
+        super().step()
+        for name in self.kept:
+            del vars(self)[name]
+
+
+def sequence(opt, total, hidden):
+    parts = [
+        lr_scheduler.ConstantLR(opt, 0.1, 2),
+        lr_scheduler.OneCycleLR(opt, 0.5, total_steps=total),
+    ]
+    return Sequence(opt, parts, [2], hidden)
+
+
+HIDDEN = {
+    "chain": lambda opt, n: Chained([lr_scheduler.OneCycleLR(opt, 0.5, total_steps=n)], opt),
+    "sequence": lambda opt, n: sequence(opt, n, ["_schedulers", "_milestones"]),
+    "its milestones": lambda opt, n: sequence(opt, n, ["_milestones"]),
+    "its parts": lambda opt, n: sequence(opt, n, ["_schedulers"]),
+}
+
+
+@pytest.mark.parametrize("make", HIDDEN.values(), ids=HIDDEN)
+def test_parts_that_torch_does_not_show_leave_the_last_word_to_torch(make):
+    _, used = fit(BatchSchedCB(lambda opt: make(opt, 20)), n_epochs=2)
+    assert len(used.lrs) == 20
+    with pytest.raises(ValueError, match="Tried to step"):
+        fit(BatchSchedCB(lambda opt: make(opt, 12)), n_epochs=2)
+
+
+@pytest.mark.parametrize(
+    ("sched", "says"),
+    [
+        (partial(lr_scheduler.CosineAnnealingLR, T_max=5), "T_max=5.*20 updates.*rises again"),
+        (partial(lr_scheduler.CosineAnnealingLR, T_max=50), "T_max=50.*20.*not reach its end"),
+        (partial(lr_scheduler.PolynomialLR, total_iters=5), "total_iters=5.*20.*last value"),
+    ],
+)
+def test_a_length_that_is_off_is_named(sched, says):
+    with pytest.warns(UserWarning, match=says):
+        fit(BatchSchedCB(sched), n_epochs=2)
+
+
+@pytest.mark.parametrize("sched", [partial(lr_scheduler.OneCycleLR, max_lr=0.5), flat_cos])
+def test_a_stream_longer_than_it_says_keeps_the_last_rate_and_warns_once(sched):
+    with pytest.warns(UserWarning) as caught:
+        _, used = fit(BatchSchedCB(sched), dls=(Stream(26, declared=13), None))
+    assert sum("the schedule has 13 steps" in str(w.message) for w in caught) == 1
+    assert len(used.lrs) == 26
+    assert len(set(used.lrs[13:])) == 1 and used.lrs[-1] < 0.02
+
+
+def test_a_second_fit_on_a_kept_optimizer_starts_from_the_base():
+    used = UsedLR()
+    cb = BatchSchedCB(lr_scheduler.CosineAnnealingLR)
+    learn = Learner(linear(), (batches(10),), lr=1.0, cbs=[TrainCB(), used, cb])
+    learn.fit(1)
+    learn.fit(1, reset_opt=False)
+    assert used.lrs[:10] == used.lrs[10:]
+    learn.fit(0)
+    learn.fit(1, train=True, cbs=[], reset_opt=False)
+    assert used.lrs[20:] == used.lrs[:10]
+
+
+def test_a_validation_leaves_the_rates_alone():
+    opt = optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0)
+    cb = BatchSchedCB(partial(lr_scheduler.OneCycleLR, max_lr=5.0))
+    learn = Learner(linear(), (batches(10), batches(1)), cbs=[TrainCB(), cb], opt=opt)
+    learn.fit(1, train=False)
+    assert opt.param_groups[0]["lr"] == 1.0
+
+
+RESUMED = {
+    "one cycle": partial(lr_scheduler.OneCycleLR, max_lr=0.5),
+    "cosine": lr_scheduler.CosineAnnealingLR,
+    "warm-up": warmup(lr_scheduler.CosineAnnealingLR, 12),
+    "warmed one cycle": warmup(partial(lr_scheduler.OneCycleLR, max_lr=0.5), 12, form="factor"),
+    "flat cosine": flat_cos,
+    "steps": partial(lr_scheduler.MultiStepLR, milestones=[5, 12]),
+}
+
+
+@pytest.mark.filterwarnings("ignore:the schedule has 20 steps")  # it resumes at epoch 0 here
+@pytest.mark.parametrize("make", RESUMED.values(), ids=RESUMED)
+def test_a_schedule_goes_on_where_it_was_saved(make, tmp_path):
+    class Save(Callback):
+        order = Order.SAVE
+
+        def after_step(self, learn):
+            if learn.steps_done == 7:
+                torch.save(learn.find(BatchSchedCB).state_dict(), tmp_path / "state")
+
+    _, whole = fit(BatchSchedCB(make), Save(), opt_func=optim.AdamW, n_epochs=2)
+    resumed = BatchSchedCB(make)
+    resumed.load_state_dict(torch.load(tmp_path / "state", weights_only=True))
+    _, used = fit(resumed, opt_func=optim.AdamW, n_epochs=2)
+    ours = [(g[0]["lr"], g[0]["betas"]) for g in used.groups[:13]]
+    assert ours == [(g[0]["lr"], g[0]["betas"]) for g in whole.groups[7:]]
+
+
+def test_a_state_that_is_loaded_in_a_fit_counts_at_once():
+    class Back(Callback):
+        order = Order.SAVE
+
+        def after_step(self, learn):
+            sched = learn.find(BatchSchedCB)
+            if learn.steps_done == 3:
+                self.state = sched.state_dict()
+            if learn.steps_done == 7:
+                sched.load_state_dict(self.state)
+
+    make = TORCH["cosine"]
+    _, used = fit(BatchSchedCB(make), Back(), n_epochs=2)
+    lrs = torchs(make, 16)
+    assert used.lrs == lrs[:7] + lrs[3:]
+
+
+def test_a_plateau_goes_on_with_all_its_counters():
+    values = [2, 3, 3, 3, 3, 3]
+    first = PlateauCB("valid_loss", patience=2)
+    fit(Row(values=values[:3]), first, n_epochs=3)
+    resumed = PlateauCB("valid_loss", patience=2)
+    resumed.load_state_dict(first.state_dict())
+    assert resumed.state_dict() == {}  # it waits for the next fit
+    _, used = fit(Row(values=values[3:]), resumed, n_epochs=3)
+    assert used.of_epochs() == pytest.approx([1, 0.1, 0.1])
+
+
+def test_a_schedule_relative_to_the_optimizers_rate_goes_on_after_a_resume(tmp_path):
+    """`one_cycle` without max_lr asks the optimizer, whose saved groups hold the first rate."""
+    from minilearn import CheckpointCB, schedule
+
+    def rates(epochs, **resume):
+        lrs = []
+        saver = CheckpointCB(tmp_path, keep=None)
+        learn = toy_learner([BatchSchedCB(schedule("one_cycle")), saver], lr=0.1)
+        learn.on("before_step", lambda learn: lrs.append(learn.opt.param_groups[0]["lr"]))
+        learn.fit(epochs, **resume)
+        return lrs
+
+    whole = rates(3)
+    first = sorted(tmp_path.glob("*.ckpt"))[0]
+    resumed = rates(3, resume=first)
+    assert resumed and resumed == whole[-len(resumed) :]
+
+
+def test_a_schedule_per_epoch_has_stepped_when_an_epoch_is_over_and_after_the_last():
+    sched = EpochSchedCB(partial(lr_scheduler.StepLR, step_size=1, gamma=0.5))
+    seen = []
+    learn = toy_learner([sched], lr=1.0)
+    learn.on("after_round", lambda learn: seen.append(learn.opt.param_groups[0]["lr"]))
+    learn.fit(2)
+    assert seen == [0.5, 0.25] and sched.steps == 2
+
+
+def test_a_schedule_shows_its_factory():
+    sched = partial(lr_scheduler.StepLR, step_size=1)
+    assert repr(BatchSchedCB(sched)) == "BatchSchedCB(StepLR)"
+    assert repr(EpochSchedCB(warmup)) == "EpochSchedCB(warmup)"
