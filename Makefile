@@ -72,7 +72,7 @@ docs: $(VENV)/.extra-docs ## build the reference site into site/; a dead link or
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 ui: $(VENV)/.extra-ui ## look at a fit in JupyterLab with a browser; pictures go to build/screenshots/
-	@$(BIN)/python -m pytest tests/test_notebook_ui.py $(ARGS)
+	@$(BIN)/python -m pytest tests/progress/test_notebook_ui.py $(ARGS)
 
 bench: $(STAMP) ## run every benchmark; each prints its figures
 	@for file in $$(grep -ls __main__ benchmarks/*.py); do echo "$$file"; $(BIN)/python "$$file" || exit 1; done

@@ -7,6 +7,7 @@ first used.
 import torch
 
 from .base.batch import default_device, map_batch, to_cpu, to_device
+from .base.plotting import get_grid, plot_func, show_image, show_images, subplots
 from .base.seed import set_seed
 from .callbacks.averaging import EMACB
 from .callbacks.closure import ClosureCB
@@ -25,8 +26,7 @@ from .callbacks.transforms import BatchTransformCB, tfm_batch
 from .checkpoint.callback import CheckpointCB
 from .checkpoint.weights import load_model
 from .core.callback import Callback, run_cbs
-from .core.events import Order, register_level, with_cbs
-from .core.exceptions import (
+from .core.events import (
     ActionConflictError,
     CancelBackwardException,
     CancelBatchException,
@@ -36,10 +36,11 @@ from .core.exceptions import (
     CancelRoundException,
     CancelStepException,
     MissingActionError,
+    Order,
+    register_level,
+    with_cbs,
 )
 from .core.history import History
-from .core.learner import Learner
-from .core.train_learner import MomentumLearner, TrainLearner
 from .data import (
     ArrayLoader,
     DataLoaders,
@@ -55,7 +56,6 @@ from .data.decode import read_image
 from .data.pipeline import Pipeline
 from .distributed.accelerate import AccelerateCB
 from .inference.capture import CapturePreds
-from .inference.export import load_learner
 from .inference.infer import Prediction
 from .inference.predict import Results
 from .insight.activations import ActivationStats, append_stats, get_hist, get_min
@@ -63,8 +63,8 @@ from .insight.gradient_stats import GradientStats
 from .insight.hooks import Hook, Hooks, HooksCallback
 from .insight.interpret import Interpretation
 from .insight.lr_finder import LRFinderCB
-from .insight.plotting import get_grid, plot_func, show_image, show_images, subplots
 from .insight.timing import MemoryCB, ProfilerCB, TimerCB
+from .learner import Learner, MomentumLearner, TrainLearner, fit, load_learner
 from .loggers.base import LoggerCB, log_values
 from .loggers.files import CSVLoggerCB, JSONLLoggerCB, TensorBoardCB
 from .loggers.recorder import RecorderCB
@@ -98,7 +98,6 @@ from .nn import (
     resnet,
 )
 from .optim.optimizer import optimizer, param_groups
-from .optim.recipes import fit
 from .optim.sched_callbacks import BaseSchedCB, BatchSchedCB, EpochSchedCB, PlateauCB
 from .optim.sched_names import schedule
 from .optim.schedulers import constant, flat_cos, plot_sched, sched_lrs

@@ -38,7 +38,7 @@ from parso.tree import NodeOrLeaf
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "build" / "mutants"
 TREE = OUT / "tree"
-CORE = sorted(p.stem for p in (ROOT / "minilearn/core").glob("[a-z]*.py") if p.stem != "patched")
+CORE = sorted(p.stem for p in (ROOT / "minilearn/core").glob("[a-z]*.py"))
 CALLBACKS = ("training", "metrics", "gradients", "checkpoint", "schedule")
 TESTS = {
     "core": "core/*",

@@ -8,9 +8,8 @@ from torch import nn, optim
 
 from minilearn.callbacks.training import TrainCB
 from minilearn.core.callback import Callback
-from minilearn.core.events import Order
-from minilearn.core.exceptions import CancelStepException
-from minilearn.core.learner import Learner
+from minilearn.core.events import CancelStepException, Order
+from minilearn.learner import Learner
 from tests.toys import batches, linear
 
 

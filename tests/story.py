@@ -9,11 +9,11 @@ from collections import Counter
 
 from toys import LEVELS, At, LateTrace, Trace, TracedTrainCB, linear, toy_dls
 
-from minilearn.core import exceptions
+from minilearn.core import events
 from minilearn.core.events import ACTIONS
-from minilearn.core.learner import Learner
+from minilearn.learner import Learner
 
-CANCELS = {level: getattr(exceptions, f"Cancel{level.title()}Exception") for level in LEVELS}
+CANCELS = {level: getattr(events, f"Cancel{level.title()}Exception") for level in LEVELS}
 
 
 class Story:

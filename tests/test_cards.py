@@ -22,16 +22,15 @@ from torch.optim import lr_scheduler
 import minilearn
 from minilearn import MetricsCB, TrainCB, accuracy
 from minilearn.core.callback import Callback
-from minilearn.core.events import ACTIONS, EVENTS, Order
-from minilearn.core.exceptions import CancelEpochException, CancelFitException
-from minilearn.core.learner import Learner
+from minilearn.core.events import ACTIONS, EVENTS, CancelEpochException, CancelFitException, Order
+from minilearn.learner import Learner
 
 LINE = re.compile(r"^(Events|Order|Reads|Writes|Syncs):[ \t]*(.*(?:\n[ \t]+\S.*)*)$", re.M)
 
 
 def all_callbacks() -> list[type]:
     for module in pkgutil.walk_packages(minilearn.__path__, "minilearn."):
-        if not module.name.endswith(("__main__", "timm_models")):
+        if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     queue, found = [Callback], []
     while queue:

@@ -1,4 +1,4 @@
-"""Rooms that are imported when a name is first used: nobody notices but the clock."""
+"""Modules that are imported when a name is first used: nobody notices but the clock."""
 
 import inspect
 import multiprocessing
@@ -15,8 +15,8 @@ import torch
 
 import minilearn
 from minilearn import Learner
-from minilearn.base import lazy_method
-from minilearn.base.lazy_method import LazyMethod, method_of
+from minilearn.base import lazy
+from minilearn.base.lazy import LazyMethod, LazyMethods
 
 PACKAGE = Path(minilearn.__file__).parent
 
@@ -40,10 +40,10 @@ def test_a_name_that_is_not_there_is_an_error_with_the_next_best():
     assert not any(hasattr(minilearn, name) for name in ("x", "__main__", "Learner.save", ""))
 
 
-def test_rooms_are_attributes_of_the_package_before_they_are_imported():
+def test_folders_are_attributes_of_the_package_before_they_are_imported():
     code = (
         "import minilearn, minilearn.optim.sched_callbacks as s\n"
-        "print([hasattr(minilearn, n) for n in ('optim', 'data', 'export', 'all')], s.__name__)"
+        "print([hasattr(minilearn, n) for n in ('optim', 'data', 'inference', 'all')], s.__name__)"
     )
     assert run(code) == "[True, True, True, True] minilearn.optim.sched_callbacks"
 
@@ -52,8 +52,8 @@ def test_rooms_are_attributes_of_the_package_before_they_are_imported():
 def test_all_names_at_once_are_there_eagerly_too(options):
     code = "from minilearn import *\nprint(fit.__module__, lsuv_init.__module__)"
     eager = {"EAGER_IMPORT": "1", "PATH": ""}
-    rooms = "minilearn.optim.recipes minilearn.nn.init"
-    assert run(code, *options, env=eager, cwd=PACKAGE.parent) == rooms
+    homes = "minilearn.learner minilearn.nn.init"
+    assert run(code, *options, env=eager, cwd=PACKAGE.parent) == homes
 
 
 def zipped(folder, without=()):
@@ -89,8 +89,8 @@ def test_that_check_sees_a_zip_without_the_stub(tmp_path):
     assert in_zip(zipped(tmp_path, without=["__init__.pyi"]), tmp_path).returncode
 
 
-def test_files_of_a_user_by_the_names_of_rooms_are_left_alone(tmp_path):
-    for name in ("optim", "weights", "freezing", "core", "lazy", "export"):
+def test_files_of_a_user_by_the_names_of_modules_are_left_alone(tmp_path):
+    for name in ("optim", "weights", "freezing", "core", "lazy", "inference"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('not ours')")
     code = "import minilearn\nprint(minilearn.Learner.save.__module__)"
     assert run(code, cwd=tmp_path) == "minilearn.checkpoint.weights"
@@ -115,7 +115,7 @@ PATCHED = (
     "{first}\n"
     "with mock.patch.object(Learner, 'save'): pass\n"
     "with mock.patch.object(Learner, 'load', autospec=True): pass\n"
-    "print(Learner.save.__module__, Learner.load.__module__, *vars(Learner).keys() & dict(save=0))"
+    "print(Learner.save.__module__, Learner.load.__module__)"
 )
 
 
@@ -153,11 +153,7 @@ def test_threads_that_ask_for_a_method_at_once_all_get_it():
     assert run(code) == "1 lr_find"
 
 
-ROOM = """
-from minilearn.base.lazy_method import method_of
-from owners import Owner
-
-@method_of(Owner)
+MODULE = """
 def method(self):
     return helper()
 
@@ -172,55 +168,34 @@ def helper():
 
 
 def broken_off(folder, monkeypatch):
-    """Ask for a method whose room is broken off behind it, and return its owner."""
-    (folder / "minilearn_room.py").write_text(ROOM)
+    """Ask for a method whose module's import is broken off, and return its owner."""
+    (folder / "minilearn_module.py").write_text(MODULE)
     module = type(sys)("owners")
     module.breaks = True
-    module.Owner = type("Owner", (), {"method": LazyMethod("room")})
+    module.Owner = type("Owner", (), {"method": LazyMethods("module").method})
     monkeypatch.setitem(sys.modules, "owners", module)
     monkeypatch.syspath_prepend(folder)
-    real = lazy_method.import_module
+    real = lazy.importlib.import_module
     rename = lambda name: real(name.replace("minilearn.", "minilearn_"))  # noqa: E731
-    monkeypatch.setattr(lazy_method, "import_module", rename)
+    monkeypatch.setattr(lazy.importlib, "import_module", rename)
     with pytest.raises(KeyboardInterrupt):
         module.Owner().method  # noqa: B018
-    assert "minilearn_room" not in sys.modules
+    assert "minilearn_module" not in sys.modules
     return module.Owner
 
 
-def test_a_room_whose_import_was_broken_off_is_imported_again(tmp_path, monkeypatch):
+def test_a_module_whose_import_was_broken_off_is_imported_again(tmp_path, monkeypatch):
     owner = broken_off(tmp_path, monkeypatch)
     assert owner().method() == "whole"
-    del sys.modules["minilearn_room"]
+    del sys.modules["minilearn_module"]
 
 
-def test_that_check_sees_half_a_room(tmp_path, monkeypatch):
-    """Broken: a method takes its place while its room is still being imported."""
-    put = lambda owner: lambda f: setattr(owner, f.__name__, f)  # noqa: E731
-    monkeypatch.setattr(lazy_method, "method_of", put)
-    with pytest.raises(NameError):
-        broken_off(tmp_path, monkeypatch)().method()
-
-
-def test_a_room_that_asks_for_its_own_method_too_early_is_told():
+def test_a_method_that_its_module_lacks_is_an_attribute_error():
     class Owner:
-        split = LazyMethod("optim")  # which gives this owner none
+        split = LazyMethods("optim.optimizer").nowhere
 
-    with pytest.raises(AttributeError, match="not there before minilearn.optim.optimizer is whole"):
+    with pytest.raises(AttributeError, match="minilearn.optim.optimizer.*nowhere"):
         Owner().split  # noqa: B018
-
-
-def test_a_room_that_is_loaded_again_gives_its_new_method():
-    class Owner:
-        value = LazyMethod("optim")
-
-    for n in (1, 2):
-
-        def value(self, n=n):
-            return n
-
-        method_of(Owner)(value)
-        assert Owner().value() == n
 
 
 def test_mocks_of_the_class_know_its_methods():
@@ -243,7 +218,7 @@ def test_a_learner_goes_to_a_process_that_starts_from_nothing():
 # ---- what is imported, and whose method counts ----
 
 
-def test_a_method_of_a_users_own_stays_when_the_room_of_ours_is_imported_later():
+def test_a_method_of_a_users_own_stays_when_our_module_is_imported_later():
     code = (
         "from minilearn import Learner\n"
         "Learner.save = lambda self: 'mine'\n"
@@ -269,9 +244,11 @@ def test_a_subclass_may_go_on_with_our_method_that_was_not_imported_yet():
     assert run(code) == "['bias']"
 
 
-def test_a_name_brings_its_room_and_little_else():
+def test_a_name_brings_its_module_and_little_else():
     code = "import sys\nfrom minilearn import Learner, TrainCB\nprint(*sys.modules)"
     ours = {name for name in run(code).split() if name.startswith("minilearn.")}
-    core = {f"minilearn.core.{path.stem}" for path in (PACKAGE / "core").glob("[a-z]*.py")}
-    rest = {"minilearn.core", "minilearn.callbacks", "minilearn.callbacks.training"}
-    assert ours <= core | rest
+    below = {
+        f"minilearn.{d}.{p.stem}" for d in ("base", "core") for p in (PACKAGE / d).glob("*.py")
+    }
+    rest = {"base", "core", "learner", "callbacks", "callbacks.training"}
+    assert ours <= below | {f"minilearn.{name}" for name in rest}

@@ -1,7 +1,9 @@
 """The public names: sorted, documented, annotated, there with `from minilearn import Learner`."""
 
 import ast
+import importlib
 import inspect
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,6 @@ import torcheval.metrics
 import minilearn
 import minilearn.all
 from minilearn import Learner
-from minilearn.core.patched import Patched
 
 NAMES = minilearn.__all__
 OWN = [name for name in NAMES if getattr(minilearn, name).__class__.__name__ != "partial"]
@@ -98,7 +99,7 @@ def test_a_metric_by_its_lazy_name_is_torchevals_own():
     assert issubclass(Mine, torcheval.metrics.MulticlassAccuracy)
 
 
-def test_learner_has_its_patched_methods_without_another_import():
+def test_learner_has_its_methods_without_another_import():
     code = (
         "from minilearn import Learner\n"
         "print([m for m in ('on', 'validate', 'get_preds', 'capture_preds', 'dry_run', "
@@ -112,63 +113,54 @@ def test_the_learner_declares_what_it_holds():
     """Every attribute that a fit sets stands in the class body (DESIGN: declare before use)."""
     from minilearn import TrainCB
     from minilearn.core.dispatch import Dispatch
+    from minilearn.core.state import LoopState
     from tests.toys import linear, toy_dls
 
     learn = Learner(linear(), toy_dls(), cbs=[TrainCB()])
     learn.fit(1)
-    declared = {n for c in (Learner, Dispatch) for n in (*c.__annotations__, *vars(c))}
+    declared = {n for c in (LoopState, Dispatch, Learner) for n in (*c.__annotations__, *vars(c))}
     private_to_dispatch = {"_table", "_owners", "_opt_given"}
     assert set(vars(learn)) - declared - private_to_dispatch == set()
 
 
-def patched():
-    own = ("minilearn.core.learner", "minilearn.core.dispatch", "minilearn.core.fit")
-    found = {name: getattr(Learner, name) for name in dir(Learner)}
-    methods = {name: getattr(f, "fget", f) for name, f in found.items()}
-    return {n: f for n, f in methods.items() if inspect.isfunction(f) and f.__module__ not in own}
+def modules_of_methods():
+    """For each `_name` in learner.py: the module for type checkers, and the one at run time."""
+    tree = ast.parse((PACKAGE / "learner.py").read_text(encoding="utf-8"))
+    (branch,) = [n for n in tree.body if isinstance(n, ast.If)]
+    read = {
+        a.asname: f"{n.module}.{a.name}"
+        for n in branch.body
+        if isinstance(n, ast.ImportFrom)
+        for a in n.names
+        if a.asname
+    }
+    run = {n.targets[0].id: n.value.args[0].value for n in branch.orelse}
+    return read, run
 
 
-def declared():
-    nodes = ast.walk(ast.parse(Path(inspect.getfile(Patched)).read_text()))
-    return {n.name: n for n in nodes if isinstance(n, ast.FunctionDef)}
+def test_type_checkers_read_the_modules_that_are_run():
+    read, run = modules_of_methods()
+    assert read == run and len(run) > 15
 
 
-def rooms():
-    """The room of each method that is written elsewhere, as the class says it."""
-    nodes = ast.walk(ast.parse(Path(inspect.getfile(Patched)).read_text()))
-    lazy = [n for n in nodes if isinstance(n, ast.Assign) and "LazyMethod" in ast.unparse(n.value)]
-    return {n.targets[0].id: f"minilearn.{n.value.args[0].value}" for n in lazy}
+def test_each_method_is_the_function_of_its_module():
+    _, run = modules_of_methods()
+    tree = ast.parse((PACKAGE / "learner.py").read_text(encoding="utf-8"))
+    (learner,) = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Learner"]
+    listed = [n for n in learner.body if isinstance(n, ast.Assign)]
+    assert len(listed) > 30
+    for n in listed:
+        module = importlib.import_module(f"minilearn.{run[n.value.value.id]}")
+        assert getattr(Learner, n.targets[0].id) is getattr(module, n.value.attr)
 
 
-def written(name):
-    """The signature of a patched method as it stands in its own file, without self's type."""
-    tree = ast.parse(Path(inspect.getfile(patched()[name])).read_text())
-    named = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name]
-    (node,) = [n for n in named if "Learner" in ast.unparse(n.args.args[0])]
-    node.args.args[0].annotation = None
-    return node
-
-
-def test_what_is_patched_is_declared_and_nothing_else():
-    assert set(declared()) == set(patched())
-    homes = {name: method.__module__ for name, method in patched().items()}
-    assert rooms() == homes
-
-
-def test_a_method_is_the_function_of_its_room():
-    import minilearn.checkpoint.weights
-
-    assert minilearn.checkpoint.weights.save is Learner.save
+def test_bound_and_unbound_methods_can_be_pickled():
+    for name in ("show_batch", "lr_find", "save", "on"):
+        method = getattr(Learner, name)
+        assert pickle.loads(pickle.dumps(method)) is method
 
 
 def test_the_stub_says_what_there_is():
     stub = ast.parse((PACKAGE / "__init__.pyi").read_text(encoding="utf-8"))
     (names,) = [n.value for n in stub.body if isinstance(n, ast.Assign)]
     assert ast.literal_eval(names) == minilearn.__all__
-
-
-@pytest.mark.parametrize("name", sorted(patched()))
-def test_a_declaration_agrees_with_the_method(name):
-    ours, theirs = declared()[name], written(name)
-    assert ast.unparse(ours.args) == ast.unparse(theirs.args)
-    assert ast.unparse(ours.returns) == ast.unparse(theirs.returns)

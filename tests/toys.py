@@ -7,7 +7,7 @@ from torch import nn
 from minilearn.callbacks.training import TrainCB
 from minilearn.core.callback import Callback
 from minilearn.core.events import ACTIONS
-from minilearn.core.learner import Learner
+from minilearn.learner import Learner
 
 PASS = ("before_epoch", "after_epoch", "cleanup_epoch")
 LEVELS = ("fit", "round", "epoch", "batch", "backward", "step")

@@ -1,7 +1,7 @@
 """Batches of any structure: walk them, move them, count their items.
 
-Stands on torch only. A batch may nest dicts, lists, tuples, named tuples and dataclasses; what is
-not a tensor is left alone.
+A batch may nest dicts, lists, tuples, named tuples and dataclasses; what is not a tensor is left
+alone.
 """
 
 import copy

@@ -1,7 +1,4 @@
-"""Files that are not as they were written: one error names the file, what was seen, what to do.
-
-Stands on nothing.
-"""
+"""Files that are not as they were written: one error names the file, what was seen, what to do."""
 
 from __future__ import annotations
 

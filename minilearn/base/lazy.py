@@ -1,7 +1,7 @@
-"""Names that import their library when they are first used.
+"""Modules, names and methods that are imported when they are first used.
 
-Stands on the standard library. They let `from minilearn.all import *` offer matplotlib and others
-without paying for them.
+They let `from minilearn.all import *` offer matplotlib, and a `Learner` all its methods, without
+importing any of it.
 """
 
 from __future__ import annotations
@@ -61,3 +61,40 @@ class LazyName:
 
     def __repr__(self) -> str:
         return f"<{self._module}.{self.__name__}, imported on first use>"
+
+
+class LazyMethods:
+    """A module of the package whose functions are methods of a class that is written elsewhere.
+
+    >>> _lr_finder = LazyMethods("insight.lr_finder")
+    >>> class Learner:
+    ...     lr_find = _lr_finder.lr_find
+
+    Args:
+        module: its name, without "minilearn.".
+    """
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return LazyMethod(self._module, name)
+
+
+class LazyMethod:
+    """A method that replaces itself by a function of another module when it is first asked for."""
+
+    def __init__(self, module: str, function: str) -> None:
+        self.module, self.function = module, function
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.owner, self.name = owner, name
+
+    def __get__(self, obj: Any, cls: type | None = None) -> Any:
+        """Return the method, bound to `obj` where there is one."""
+        function = getattr(importlib.import_module(f"minilearn.{self.module}"), self.function)
+        if vars(self.owner)[self.name] is self:  # else somebody put another in its place
+            setattr(self.owner, self.name, function)
+        return vars(self.owner)[self.name].__get__(obj, cls)

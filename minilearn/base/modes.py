@@ -1,7 +1,7 @@
 """Train and eval modes, module by module.
 
-Stands on torch. A module is frozen for modes when it is in eval while the model is in train mode,
-or when `learn.freeze` said so.
+A module is frozen for modes when it is in eval while the model is in train mode, or when
+`learn.freeze` said so.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """Random states: set them, keep them, put them back (R10).
 
-Stands on torch. numpy is touched only where somebody imported it.
+numpy is touched only where somebody imported it.
 """
 
 import random

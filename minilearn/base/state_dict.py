@@ -1,7 +1,4 @@
-"""States of models by clean names: wrappers come and go, the names of the weights stay.
-
-Stands on text and torch.
-"""
+"""States of models by clean names: wrappers come and go, the names of the weights stay."""
 
 from __future__ import annotations
 

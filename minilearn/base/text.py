@@ -1,7 +1,4 @@
-"""What messages and tables are made of: near names, whole numbers, columns.
-
-Stands on the standard library.
-"""
+"""What messages and tables are made of: near names, whole numbers, columns."""
 
 from __future__ import annotations
 

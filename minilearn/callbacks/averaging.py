@@ -1,7 +1,7 @@
 """Averages of the weights, which stand in for them wherever the model is judged: EMACB.
 
-Stands on core. What is trained stays what it is: for a validation the averages are copied into the
-same parameters, and afterwards what was there is copied back (R14).
+What is trained stays what it is: for a validation the averages are copied into the same parameters,
+and afterwards what was there is copied back (R14).
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from minilearn.base.batch import HALF
-from minilearn.base.lazy_method import method_of
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
-from minilearn.core.learner import Learner
-from minilearn.core.patched import Patched
+from minilearn.core.learner import Loop
 
 if TYPE_CHECKING:
     from torch.nn import Parameter
@@ -43,13 +41,13 @@ class _Averages(Callback):
         self._versions: list[int] | None = None  # of the parameters, when the fit was over
         self._loaded: dict[str, Any] | None = None
 
-    def _weight(self, learn: Learner) -> float | None:
+    def _weight(self, learn: Loop) -> float | None:
         """Return the share of the new weights in the average, None to leave it as it is."""
         raise NotImplementedError
 
     # ---- events ----
 
-    def before_epoch(self, learn: Learner) -> None:
+    def before_epoch(self, learn: Loop) -> None:
         """Begin the averages with the first training pass; swap them in for a validation."""
         goes_on = learn.training or self._loaded is not None  # a resume may begin with a validation
         if goes_on and not learn.depth:  # what a probe trains will be undone
@@ -62,7 +60,7 @@ class _Averages(Callback):
                 self._swap_in()
 
     @torch.no_grad()
-    def after_step(self, learn: Learner) -> None:
+    def after_step(self, learn: Loop) -> None:
         """Take in the new weights."""
         weight = None if learn.depth else self._weight(learn)
         if weight is None:
@@ -75,12 +73,12 @@ class _Averages(Callback):
         torch._foreach_lerp_(averages, live, weight)
         self.n_averaged += 1
 
-    def cleanup_epoch(self, learn: Learner) -> None:
+    def cleanup_epoch(self, learn: Loop) -> None:
         """Swap the averages out, whatever has happened."""
         if self._live is not None and self._swapped_at == learn.depth:
             self._swap_out()
 
-    def cleanup_fit(self, learn: Learner) -> None:
+    def cleanup_fit(self, learn: Loop) -> None:
         """Note how the fit left the weights; with `keep` these are the averages."""
         self._take_up(learn)
         if self._trains and not learn.depth:
@@ -88,13 +86,13 @@ class _Averages(Callback):
                 torch._foreach_copy_(*self._pairs())
             self._end()
 
-    def _take_up(self, learn: Learner) -> None:
+    def _take_up(self, learn: Loop) -> None:
         """Take up a state that no pass took up: a resumed fit was over already."""
         if self._loaded is not None and not learn.depth:
             self._begin(learn)
             self._follow(learn.model)
 
-    def _begin(self, learn: Learner) -> None:
+    def _begin(self, learn: Loop) -> None:
         self._trains, self._versions = True, None
         self.n_averaged, self._averages, self._stats = 0, {}, {}
         self._restore()
@@ -228,7 +226,7 @@ class EMACB(_Averages):
         super().__init__(keep)
         self.decay, self.warmup = decay, warmup
 
-    def _weight(self, learn: Learner) -> float:
+    def _weight(self, learn: Loop) -> float:
         grown = 1 - (1 + self.n_averaged) ** (-2 / 3)
         return 1 - (min(self.decay, grown) if self.warmup else self.decay)
 
@@ -240,8 +238,7 @@ class EMACB(_Averages):
 # ---- which weights are which, for those who save or choose ----
 
 
-@method_of(Patched)
-def live_state(self: Learner) -> dict[str, Any]:
+def live_state(self: Loop) -> dict[str, Any]:
     """Return the state of the model that is trained, also while averages stand in for it."""
     standing_in = [cb for cb in _averages_of(self) if cb._live is not None]
     for cb in reversed(standing_in):
@@ -252,18 +249,18 @@ def live_state(self: Learner) -> dict[str, Any]:
     return state
 
 
-def validated_state(learn: Learner) -> dict[str, Any]:
+def validated_state(learn: Loop) -> dict[str, Any]:
     """Return a copy of the state that a validation judges: averages once there are some."""
     begun = [cb for cb in _averages_of(learn) if cb.n_averaged]
     return begun[-1].averaged_state_dict() if begun else copy.deepcopy(learn.live_state())
 
 
-def restore_validated(learn: Learner, state: dict[str, Any]) -> None:
+def restore_validated(learn: Loop, state: dict[str, Any]) -> None:
     """Put such a state into the model, so that from now on it is what a validation judges."""
     learn.model.load_state_dict(state)
     for cb in _averages_of(learn):
         cb.adopt()
 
 
-def _averages_of(learn: Learner) -> list[_Averages]:
+def _averages_of(learn: Loop) -> list[_Averages]:
     return [cb for cb in learn.cbs if isinstance(cb, _Averages)]

@@ -1,7 +1,4 @@
-"""The norm of all gradients, and ways to bound them; each returns the norm before.
-
-Stands on torch.
-"""
+"""The norm of all gradients, and ways to bound them; each returns the norm before."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""For optimizers that compute the loss themselves, several times an update: ClosureCB.
-
-Stands on core, training, gradients and precision.
-"""
+"""For optimizers that compute the loss themselves, several times an update: ClosureCB."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from .precision import MixedPrecision
 from .training import TrainCB
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Learner
+    from minilearn.core.learner import Loop
 
 
 class ClosureCB(TrainCB):
@@ -36,7 +33,7 @@ class ClosureCB(TrainCB):
     Writes: preds, loss, loss_parts
     """
 
-    def before_fit(self, learn: Learner) -> None:
+    def before_fit(self, learn: Loop) -> None:
         """See that every evaluation will be like the first."""
         kinds = (GradAccumCB, NonFiniteCB, MixedPrecision)
         if others := [type(cb).__name__ for cb in learn.cbs if isinstance(cb, kinds)]:
@@ -45,7 +42,7 @@ class ClosureCB(TrainCB):
                 "with ClosureCB makes. Leave it out, or take an optimizer without a closure."
             )
 
-    def step(self, learn: Learner) -> None:
+    def step(self, learn: Loop) -> None:
         """Let the optimizer make a step, and evaluate the batch as often as it asks."""
         first = learn.preds, learn.loss, learn.loss_parts
         evaluated = True

@@ -1,7 +1,4 @@
-"""Speed by one word: compiled models, faster matrix products, a batch that is on its way in time.
-
-Stands on core.
-"""
+"""Faster training: compiled models, matrix products in TF32, batches copied ahead of time."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Learner
+    from minilearn.core.learner import Loop
 
 COMPILERS = ("c++", "g++", "clang++", "cl")
 END = object()
@@ -46,7 +43,7 @@ class CompileCB(Callback):
     def __init__(self, **keywords: Any) -> None:
         self.keywords = keywords
 
-    def before_fit(self, learn: Learner) -> None:
+    def before_fit(self, learn: Loop) -> None:
         """Compile in place: `learn.model` stays the object that it is."""
         if not isinstance(learn.model, nn.Module):
             raise TypeError(f"CompileCB compiles an nn.Module; the model is {learn.model!r}")
@@ -56,7 +53,7 @@ class CompileCB(Callback):
         self._guards.__enter__()
         learn.model._compiled_call_impl = torch.compile(in_a_frame(learn.model), **self.keywords)
 
-    def before_epoch(self, learn: Learner) -> None:
+    def before_epoch(self, learn: Loop) -> None:
         """See, before minutes of compiling, that there is a compiler for a model on the CPU."""
         on_cpu = all(p.device.type == "cpu" for p in learn.model.parameters())
         by_inductor = self.keywords.get("backend", "inductor") == "inductor"
@@ -67,7 +64,7 @@ class CompileCB(Callback):
                 "in CXX, or leave CompileCB out."
             )
 
-    def cleanup_fit(self, learn: Learner) -> None:
+    def cleanup_fit(self, learn: Loop) -> None:
         """Give the model its own call back."""
         if hasattr(self, "_before"):
             learn.model._compiled_call_impl = self._before
@@ -113,12 +110,12 @@ class MatmulPrecisionCB(Callback):
             raise ValueError(f"precision is 'highest', 'high' or 'medium', got {precision!r}")
         self.precision, self._before = precision, None
 
-    def before_fit(self, learn: Learner) -> None:
+    def before_fit(self, learn: Loop) -> None:
         """Note the setting and change it."""
         self._before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision(self.precision)
 
-    def cleanup_fit(self, learn: Learner) -> None:
+    def cleanup_fit(self, learn: Loop) -> None:
         """Put the setting back."""
         if self._before is not None:
             torch.set_float32_matmul_precision(self._before)

@@ -1,7 +1,4 @@
-"""Where the model and the batches are, and how the device computes.
-
-Stands on core.
-"""
+"""Where the model and the batches are, and how the device computes."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from minilearn.core.events import Order
 from .compile import Prefetched
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Learner
+    from minilearn.core.learner import Loop
 
 
 class DeviceCB(Callback):
@@ -40,7 +37,7 @@ class DeviceCB(Callback):
         self.device = default_device() if device is None else torch.device(device)
         self.prefetch = prefetch and self.device.type == "cuda"
 
-    def before_fit(self, learn: Learner) -> None:
+    def before_fit(self, learn: Loop) -> None:
         """Move what stays for the whole fit."""
         if hasattr(learn.model, "to"):
             learn.model.to(self.device)
@@ -48,12 +45,12 @@ class DeviceCB(Callback):
             learn.loss_func.to(self.device)
         _follow_parameters(getattr(learn, "opt", None))
 
-    def before_epoch(self, learn: Learner) -> None:
+    def before_epoch(self, learn: Loop) -> None:
         """Look ahead by one batch, if asked to."""
         if self.prefetch:
             learn.dl = Prefetched(learn.dl, self.device)
 
-    def before_batch(self, learn: Learner) -> None:
+    def before_batch(self, learn: Loop) -> None:
         """Move the batch."""
         learn.batch = to_device(learn.batch, self.device)
 
@@ -101,13 +98,13 @@ class DeterministicCB(Callback):
     def __init__(self, warn_only: bool | None = None) -> None:
         self.warn_only, self._before = warn_only, None
 
-    def before_fit(self, learn: Learner) -> None:
+    def before_fit(self, learn: Loop) -> None:
         """Note the settings and change them."""
         self._before = before = _determinism()
         warn_only = before[1] if self.warn_only is None else self.warn_only
         _set_determinism(True, warn_only, True, False)
 
-    def before_epoch(self, learn: Learner) -> None:
+    def before_epoch(self, learn: Loop) -> None:
         """See that cuBLAS is ready, once the model is where it will stay."""
         on_cuda = any(p.is_cuda for p in getattr(learn.model, "parameters", tuple)())
         workspace = os.environ.get("CUBLAS_WORKSPACE_CONFIG")
@@ -119,7 +116,7 @@ class DeterministicCB(Callback):
                 "or use DeterministicCB(warn_only=True)."
             )
 
-    def cleanup_fit(self, learn: Learner) -> None:
+    def cleanup_fit(self, learn: Loop) -> None:
         """Put the settings back."""
         if self._before is not None:
             _set_determinism(*self._before)
@@ -163,18 +160,18 @@ class ChannelsLastCB(Callback):
     def __init__(self) -> None:
         self._contiguous: list[Tensor] = []
 
-    def before_fit(self, learn: Learner) -> None:
+    def before_fit(self, learn: Loop) -> None:
         """Lay out the weights; inside of a fit that has done so, nothing is left to do."""
         held = [*learn.model.parameters(), *learn.model.buffers()]
         self._contiguous = [t for t in held if t.dim() == 4 and t.is_contiguous()]
         for t in self._contiguous:
             t.data = t.data.contiguous(memory_format=torch.channels_last)
 
-    def before_batch(self, learn: Learner) -> None:
+    def before_batch(self, learn: Loop) -> None:
         """Lay out the pictures of the batch: float tensors of shape (B, C, H, W)."""
         learn.batch = map_batch(_channels_last, learn.batch)
 
-    def cleanup_fit(self, learn: Learner) -> None:
+    def cleanup_fit(self, learn: Loop) -> None:
         """Lay the weights out as before."""
         for t in self._contiguous:
             t.data = t.data.contiguous()

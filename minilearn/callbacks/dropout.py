@@ -1,7 +1,4 @@
-"""Dropout as a measure of doubt: MCDropoutCB.
-
-Stands on core.
-"""
+"""Dropout as a measure of doubt: MCDropoutCB."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from torch import nn
 from minilearn.core.callback import Callback
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Learner
+    from minilearn.core.learner import Loop
 
 
 class MCDropoutCB(Callback):
@@ -33,7 +30,7 @@ class MCDropoutCB(Callback):
 
     in_probe = True
 
-    def before_epoch(self, learn: Learner) -> None:
+    def before_epoch(self, learn: Loop) -> None:
         """Put the layers of dropout into train mode; the Learner sets modes anew for each pass."""
         if not learn.training and isinstance(learn.model, nn.Module):
             for module in learn.model.modules():

@@ -1,7 +1,4 @@
-"""End a fit before its time, and choose the best of its weights.
-
-Stands on core, monitor and averaging.
-"""
+"""End a fit before its time, and choose the best of its weights."""
 
 from __future__ import annotations
 
@@ -13,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from minilearn.base.text import whole
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
-from minilearn.core.exceptions import CancelEpochException, CancelFitException
 
+from ..core.events import CancelEpochException, CancelFitException
 from .averaging import restore_validated, validated_state
 from .monitor import Monitor
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Learner
+    from minilearn.core.learner import Loop
 
 
 class EarlyStopCB(Callback):
@@ -73,18 +70,18 @@ class EarlyStopCB(Callback):
         self.monitor.reset()
         self.count, self.best_epoch, self.stopped, self._best = 0, None, None, None
 
-    def before_fit(self, learn: Learner) -> None:
+    def before_fit(self, learn: Loop) -> None:
         """Forget the last fit."""
         if not (self.keep or self._resumed):
             self._forget()
         self.stopped = None
 
-    def before_round(self, learn: Learner) -> None:
+    def before_round(self, learn: Loop) -> None:
         """End a resumed fit at once, if it was this that ended it before."""
         if self._resumed and self.count >= self.patience:
             raise CancelFitException
 
-    def after_round(self, learn: Learner) -> None:
+    def after_round(self, learn: Loop) -> None:
         """Compare, and end the fit when patience is at its end."""
         value = self.monitor.read(learn)
         if value is None:
@@ -98,7 +95,7 @@ class EarlyStopCB(Callback):
             self.stopped = learn.epoch
             raise CancelFitException
 
-    def cleanup_fit(self, learn: Learner) -> None:
+    def cleanup_fit(self, learn: Loop) -> None:
         """Put the best weights back."""
         self._resumed = False
         if self._best is not None:
@@ -144,16 +141,16 @@ class TimeLimitCB(Callback):
             raise ValueError(f"minutes are above 0, got {minutes}")
         self.minutes, self._end = minutes, math.inf
 
-    def before_fit(self, learn: Learner) -> None:
+    def before_fit(self, learn: Loop) -> None:
         """Look at the clock."""
         self._end = time.monotonic() + 60 * self.minutes
 
-    def after_batch(self, learn: Learner) -> None:
+    def after_batch(self, learn: Loop) -> None:
         """End the training pass."""
         if learn.training and time.monotonic() >= self._end:
             raise CancelEpochException
 
-    def after_round(self, learn: Learner) -> None:
+    def after_round(self, learn: Loop) -> None:
         """End the fit."""
         if time.monotonic() >= self._end:
             raise CancelFitException
@@ -199,11 +196,11 @@ class SpikeCB(Callback):
     def _forget(self) -> None:
         self.spikes, self._sum, self._n, self._lowest = [], 0.0, 0, math.inf
 
-    def before_fit(self, learn: Learner) -> None:
+    def before_fit(self, learn: Loop) -> None:
         """Forget the last fit."""
         self._forget()
 
-    def after_batch(self, learn: Learner) -> None:
+    def after_batch(self, learn: Loop) -> None:
         """Add up the losses, and look at their mean when there are enough."""
         if not learn.training:
             return
@@ -215,7 +212,7 @@ class SpikeCB(Callback):
             else:
                 self._report(learn, loss)
 
-    def _report(self, learn: Learner, loss: float) -> None:
+    def _report(self, learn: Loop, loss: float) -> None:
         self.spikes.append((learn.epoch, learn.iter, loss))
         warnings.warn(
             f"the training loss is {loss:.4g} in epoch {learn.epoch}, batch {learn.iter}; its "

@@ -1,7 +1,4 @@
-"""What happens to gradients before an update: gathered, clipped, refused where not finite.
-
-Stands on core and clipping.
-"""
+"""What happens to gradients before an update: gathered, clipped, refused where not finite."""
 
 from __future__ import annotations
 
@@ -15,26 +12,26 @@ from torch import Tensor
 from minilearn.base.text import whole
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
-from minilearn.core.exceptions import (
+
+from ..core.events import (
     CancelBackwardException,
     CancelEpochException,
     CancelFitException,
     CancelStepException,
 )
-
 from .clipping import CLIP, total_norm
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Learner
+    from minilearn.core.learner import Loop
 
 
-def with_grads(learn: Learner) -> list[Any]:
+def with_grads(learn: Loop) -> list[Any]:
     """Return the optimizer's parameters that have a gradient; the model's if it has no groups."""
     groups = getattr(learn.opt, "param_groups", None) or [{"params": learn.model.parameters()}]
     return [p for group in groups for p in group["params"] if p.grad is not None]
 
 
-def check_grads_end(cb: Callback, learn: Learner) -> None:
+def check_grads_end(cb: Callback, learn: Loop) -> None:
     """Raise where somebody carries gradients on from update to update.
 
     Raises:
@@ -80,17 +77,17 @@ class GradAccumCB(Callback):
         self._batches, self._unit, self._weights = 0, first, 0
         self._weight, self._loss, self._closing = 1, None, False
 
-    def closes(self, learn: Learner) -> bool:
+    def closes(self, learn: Loop) -> bool:
         """Return whether the batch in hand is known to be the last of its group."""
         return self._batches + 1 >= self.n or bool(learn.is_last)
 
-    def before_fit(self, learn: Learner) -> None:
+    def before_fit(self, learn: Loop) -> None:
         """Say how many batches an update takes."""
         check_grads_end(self, learn)
         learn.batches_per_step = self.n
         self._open(1)
 
-    def before_backward(self, learn: Learner) -> None:
+    def before_backward(self, learn: Loop) -> None:
         """Weight the loss with the number of items in the batch; without any it is left out."""
         items = self._mean = learn.n_items
         if learn.processes is not None:  # of all of them it is one update
@@ -104,19 +101,19 @@ class GradAccumCB(Callback):
         if isinstance(items, Tensor) or self._weight != 1:
             self._loss, learn.loss = learn.loss, learn.loss * self._weight
 
-    def after_backward(self, learn: Learner) -> None:
+    def after_backward(self, learn: Loop) -> None:
         """Take the batch into the group, and give the loss back its value."""
         self._batches += 1
         self._weights = self._weights + self._mean / self._unit
         learn.grads_held = True
         self.cleanup_backward(learn)
 
-    def cleanup_backward(self, learn: Learner) -> None:
+    def cleanup_backward(self, learn: Loop) -> None:
         """Give the loss back its value where the backward pass did not run, too."""
         if self._loss is not None:
             learn.loss, self._loss = self._loss, None
 
-    def before_step(self, learn: Learner) -> None:
+    def before_step(self, learn: Loop) -> None:
         """Wait for more batches, or close the group: divide by the sum of the weights."""
         if self._batches < self.n and not self._closing:
             raise CancelStepException
@@ -130,14 +127,14 @@ class GradAccumCB(Callback):
         self._open(1)
         learn.grads_held = False
 
-    def after_epoch(self, learn: Learner) -> None:
+    def after_epoch(self, learn: Loop) -> None:
         """Close the last group of a pass."""
         if self._batches:
             self._closing = True
             learn._one_step()
             self._drop(learn)
 
-    def cleanup_epoch(self, learn: Learner) -> None:
+    def cleanup_epoch(self, learn: Loop) -> None:
         """Close the group of a cancelled pass; drop it where more than the pass has ended."""
         if isinstance(learn.error, CancelEpochException):
             self.after_epoch(learn)
@@ -149,7 +146,7 @@ class GradAccumCB(Callback):
             )
             self._drop(learn)
 
-    def _drop(self, learn: Learner) -> None:
+    def _drop(self, learn: Loop) -> None:
         learn._clear_grads()
         self._open(1)
         learn.grads_held = False
@@ -195,11 +192,11 @@ class NonFiniteCB(Callback):
         """Whether the fit goes on after such an update."""
         return self.on_nonfinite == "skip"
 
-    def before_fit(self, learn: Learner) -> None:
+    def before_fit(self, learn: Loop) -> None:
         """Forget the last fit."""
         self.skipped = self._in_row = 0
 
-    def before_step(self, learn: Learner) -> None:
+    def before_step(self, learn: Loop) -> None:
         """Measure the gradients, and look whether they are finite."""
         if params := with_grads(learn):
             self.norm = self._bound(params)
@@ -210,7 +207,7 @@ class NonFiniteCB(Callback):
         """Return the norm of the gradients; subclasses bound them, too."""
         return total_norm(params)
 
-    def refuse(self, learn: Learner, advice: str) -> None:
+    def refuse(self, learn: Loop, advice: str) -> None:
         """Clear the gradients, and cancel the update or the fit, or raise."""
         learn._clear_grads()
         self.skipped, self._in_row = self.skipped + 1, self._in_row + 1
@@ -224,11 +221,11 @@ class NonFiniteCB(Callback):
             warnings.warn(f"{message}: this update is skipped", stacklevel=2)
         raise CancelStepException
 
-    def after_step(self, learn: Learner) -> None:
+    def after_step(self, learn: Loop) -> None:
         """An update was made: no more skips in a row."""
         self._in_row = 0
 
-    def cleanup_fit(self, learn: Learner) -> None:
+    def cleanup_fit(self, learn: Loop) -> None:
         """Sum up."""
         if self.skipped > 1:
             message = f"gradients were not finite {self.skipped} times"

@@ -1,7 +1,4 @@
-"""Plain functions as callbacks: `learn.on` and LambdaCB.
-
-Stands on core.
-"""
+"""Plain functions as callbacks: `learn.on` and LambdaCB."""
 
 from __future__ import annotations
 
@@ -9,12 +6,10 @@ from collections.abc import Callable
 from functools import partial, update_wrapper
 from typing import Any, Self
 
-from minilearn.base.lazy_method import method_of
 from minilearn.base.text import whole
 from minilearn.core.callback import Callback, Handler, add_location
 from minilearn.core.events import ACTIONS, Order, check_event
-from minilearn.core.learner import Learner
-from minilearn.core.patched import Patched
+from minilearn.core.learner import Loop
 
 PER_STEP = ("before_step", "after_step", "cleanup_step")
 PER_BATCH = ("after_predict", "after_loss", "before_backward", "after_backward", "cleanup_backward")
@@ -23,15 +18,14 @@ PER_EPOCH = tuple(f"{p}_{level}" for level in ("epoch", "round") for p in ("befo
 PER_EPOCH += ("cleanup_epoch", "cleanup_round")
 
 
-@method_of(Patched)
 def on(  # noqa: D417
-    self: Learner,
+    self: Loop,
     event: str,
     fn: Handler | None = None,
     *,
     every: int = 1,
     once: bool = False,
-    when: Callable[[Learner], Any] | None = None,
+    when: Callable[[Loop], Any] | None = None,
     order: int = Order.DEFAULT,
 ) -> Any:
     """Call `fn(learn)` at an event, from now on; also in the middle of a fit.
@@ -77,13 +71,13 @@ class OnEvent(Callback):
 
     def __init__(
         self,
-        learn: Learner,
+        learn: Loop,
         event: str,
         fn: Handler,
         *,
         every: int = 1,
         once: bool = False,
-        when: Callable[[Learner], Any] | None = None,
+        when: Callable[[Loop], Any] | None = None,
         order: int = Order.DEFAULT,
     ) -> None:
         check_event(event)
@@ -94,7 +88,7 @@ class OnEvent(Callback):
         self.active = False
         setattr(self, event, self._hear)
 
-    def _hear(self, learn: Learner) -> None:
+    def _hear(self, learn: Loop) -> None:
         if not self.active or (self.every > 1 and count(learn, self.event) % self.every):
             return
         try:
@@ -112,7 +106,7 @@ class OnEvent(Callback):
         self.active = False
         self.learn.remove_cb(self)
 
-    def __call__(self, learn: Learner) -> Any:
+    def __call__(self, learn: Loop) -> Any:
         """Call the function."""
         return self.fn(learn)
 
@@ -168,18 +162,18 @@ class HasLearnCB(Callback):
     Writes:
     """
 
-    learn: Learner | None = None
+    learn: Loop | None = None
 
-    def before_fit(self, learn: Learner) -> None:
+    def before_fit(self, learn: Loop) -> None:
         """Take it."""
         self.learn = learn
 
-    def cleanup_fit(self, learn: Learner) -> None:
+    def cleanup_fit(self, learn: Loop) -> None:
         """Let it go: a callback that outlives the fit must not hold the data."""
         self.learn = None
 
 
-def count(learn: Learner, event: str) -> int:
+def count(learn: Loop, event: str) -> int:
     """Return which batch of its pass, update of the fit, or epoch `event` belongs to, from 1."""
     if event in PER_BATCH:
         return learn.iter + 1

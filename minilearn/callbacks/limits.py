@@ -1,7 +1,4 @@
-"""Fewer batches than there are: for a quick look, and to see whether a model can learn at all.
-
-Stands on core.
-"""
+"""Fewer batches than there are: for a quick look, and to see whether a model can learn at all."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Learner
+    from minilearn.core.learner import Loop
 
 
 class LimitBatchesCB(Callback):
@@ -44,12 +41,12 @@ class LimitBatchesCB(Callback):
     def __init__(self, train: int | float | None = None, valid: int | float | None = None) -> None:
         self.limits = {True: _checked("train", train), False: _checked("valid", valid)}
 
-    def before_fit(self, learn: Learner) -> None:
+    def before_fit(self, learn: Loop) -> None:
         """Lower the number of batches that the fit counts on."""
         if self.limits[True] is not None and learn.n_batches is not None:
             learn.n_batches = _how_many(self.limits[True], learn.n_batches, "training")
 
-    def before_epoch(self, learn: Learner) -> None:
+    def before_epoch(self, learn: Loop) -> None:
         """Shorten the loader of this pass."""
         limit, phase = self.limits[learn.training], "training" if learn.training else "validation"
         if limit is not None:
@@ -131,7 +128,7 @@ class OverfitCB(Callback):
         self.n, self.valid = whole("n", n, of="batches"), valid
         self.batches: Any = None  # a list, once a fit began
 
-    def before_fit(self, learn: Learner) -> None:
+    def before_fit(self, learn: Loop) -> None:
         """Draw the batches, once, and lower the number that the fit counts on."""
         train = learn._loader(True)
         if self.batches is None:
@@ -141,7 +138,7 @@ class OverfitCB(Callback):
         if learn.n_batches is not None or n_batches(train) is None:
             learn.n_batches = len(self.batches)
 
-    def before_epoch(self, learn: Learner) -> None:
+    def before_epoch(self, learn: Loop) -> None:
         """Let this pass run over the kept batches."""
         if learn.training or self.valid:
             learn.dl = Kept(self.batches)

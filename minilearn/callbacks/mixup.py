@@ -1,7 +1,4 @@
-"""Train on mixtures of samples: MixUpCB and CutMixCB (R20).
-
-Stands on core and capture.
-"""
+"""Train on mixtures of samples: MixUpCB and CutMixCB (R20)."""
 
 from __future__ import annotations
 
@@ -19,10 +16,10 @@ from minilearn.base.batch import describe, map_batch, tensors, to_device
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 
-from ..inference.capture import inputs_and_targets, loss_by_sample
+from .training import inputs_and_targets, loss_by_sample
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Learner
+    from minilearn.core.learner import Loop
 
 
 @dataclass(eq=False)
@@ -116,7 +113,7 @@ class MixUpCB(Callback):
             raise ValueError(f"alpha is above 0, got {alpha}")
         self.alpha = alpha
 
-    def before_batch(self, learn: Learner) -> None:
+    def before_batch(self, learn: Loop) -> None:
         """Mix the batch with itself in another order."""
         if not learn.training:
             return

@@ -1,7 +1,6 @@
 """A number to watch: which column of the history, which direction is better, the best so far.
 
-Stands on the registry of names. Used by whoever stops, saves or slows down when something no longer
-improves.
+Used by whoever stops, saves or slows down when something no longer improves.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from minilearn.base.batch import describe
 from minilearn.base.text import did_you_mean
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Learner
+    from minilearn.core.learner import Loop
 
 
 class Monitor:
@@ -46,7 +45,7 @@ class Monitor:
         self.best: float | None = None
         self._seen = self._told = False
 
-    def read(self, learn: Learner) -> float | None:
+    def read(self, learn: Loop) -> float | None:
         """Return the value in the running round's row, or None where this round has none.
 
         Meant for `after_round`. A pass whose batches were all cancelled has measured nothing: its
@@ -80,7 +79,7 @@ class Monitor:
         """Whether the column is one of the training passes."""
         return self.name.startswith("train_")
 
-    def _may_come(self, learn: Learner) -> bool:
+    def _may_come(self, learn: Loop) -> bool:
         """Return whether a pass that had finished a batch could have given the column."""
         metrics = getattr(learn, "metrics", None)
         if metrics is None or (self.is_of_training and learn.stream is None):

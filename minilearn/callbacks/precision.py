@@ -1,7 +1,4 @@
-"""Half precision where that is safe: MixedPrecision.
-
-Stands on core, training and gradients.
-"""
+"""Half precision where that is safe: MixedPrecision."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from .gradients import NonFiniteCB, check_grads_end
 from .training import TrainCB, explain_loss
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Learner
+    from minilearn.core.learner import Loop
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -56,20 +53,20 @@ class MixedPrecision(TrainCB):
             raise ValueError("float16 needs a scaled loss: derive from ScaledPrecision")
         self.dtype, self.device, self._half = dtype, device, ExitStack()
 
-    def before_batch(self, learn: Learner) -> None:
+    def before_batch(self, learn: Loop) -> None:
         """Begin half precision."""
         self._half = ExitStack()  # a new one: a pass inside this batch has its own
         self._half.enter_context(torch.autocast(self._device_type(learn), DTYPES[self.dtype]))
 
-    def after_loss(self, learn: Learner) -> None:
+    def after_loss(self, learn: Loop) -> None:
         """End it: the backward pass follows what the forward pass did."""
         self._half.close()
 
-    def cleanup_batch(self, learn: Learner) -> None:
+    def cleanup_batch(self, learn: Loop) -> None:
         """End it whatever has happened."""
         self._half.close()
 
-    def _device_type(self, learn: Learner) -> str:
+    def _device_type(self, learn: Loop) -> str:
         params = getattr(learn.model, "parameters", tuple)()
         return self.device or next((p.device for p in params), default_device()).type
 
@@ -116,7 +113,7 @@ class ScaledPrecision(MixedPrecision, NonFiniteCB):
         NonFiniteCB.__init__(self, max_skips=30)
         self.scaler, self._unscaled = scaler or GradScaler("cpu"), False
 
-    def before_fit(self, learn: Learner) -> None:
+    def before_fit(self, learn: Loop) -> None:
         """Make a scaler for this fit, which goes on where the last one was."""
         super().before_fit(learn)
         check_grads_end(self, learn)
@@ -124,7 +121,7 @@ class ScaledPrecision(MixedPrecision, NonFiniteCB):
         self.scaler, self._unscaled = GradScaler(self._device_type(learn)), False
         self.scaler.load_state_dict(state)
 
-    def backward(self, learn: Learner) -> None:
+    def backward(self, learn: Loop) -> None:
         """Compute the gradients of the scaled loss."""
         try:
             self.scaler.scale(learn.loss).backward()
@@ -132,7 +129,7 @@ class ScaledPrecision(MixedPrecision, NonFiniteCB):
             explain_loss(e, learn.loss)
             raise
 
-    def before_step(self, learn: Learner) -> None:
+    def before_step(self, learn: Loop) -> None:
         """Scale the gradients down before anyone clips them; skip an update that overflowed."""
         self._unscaled = True
         self.scaler.unscale_(learn.opt)
@@ -141,11 +138,11 @@ class ScaledPrecision(MixedPrecision, NonFiniteCB):
         if sum(flag.item() for flag in flags):
             self.refuse(learn, "the model or the loss overflows in float16; use 'bf16'")
 
-    def step(self, learn: Learner) -> None:
+    def step(self, learn: Loop) -> None:
         """Let the optimizer make a step; nobody else may, while gradients are scaled."""
         learn.opt.step()
 
-    def cleanup_step(self, learn: Learner) -> None:
+    def cleanup_step(self, learn: Loop) -> None:
         """Move the scale."""
         if self._unscaled:
             self.scaler.update()

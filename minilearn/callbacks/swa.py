@@ -1,7 +1,4 @@
-"""Equal averages of the last part of a fit: SWACB, and batch norm statistics to go with them.
-
-Stands on core, averaging and limits.
-"""
+"""Equal averages of the last part of a fit: SWACB, and batch norm statistics to go with them."""
 
 from __future__ import annotations
 
@@ -15,16 +12,16 @@ from minilearn.base.modes import set_mode
 from minilearn.base.text import whole
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
-from minilearn.core.exceptions import CancelBatchException, CancelException
 from minilearn.core.nested import inner, participants
 from minilearn.core.stream import pick_loader
-from minilearn.distributed.shards import Unshared
 
+from ..core.events import CancelBatchException, CancelException
+from ..core.stream import Unshared
 from .averaging import _Averages
 from .limits import Shortened
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Learner
+    from minilearn.core.learner import Loop
 
 
 class SWACB(_Averages):
@@ -59,7 +56,7 @@ class SWACB(_Averages):
         super().__init__(keep)
         self.start, self.every, self._skipped = start, whole("every", every, of="updates"), 0
 
-    def _begin(self, learn: Learner) -> None:
+    def _begin(self, learn: Loop) -> None:
         if isinstance(self.start, float) and learn.n_steps is None:
             raise ValueError(
                 f"SWACB(start={self.start}) is a share of the fit's updates, and nobody knows "
@@ -70,11 +67,11 @@ class SWACB(_Averages):
         self._skipped = round(self.start * total) if share else self.start
         super()._begin(learn)
 
-    def _weight(self, learn: Learner) -> float | None:
+    def _weight(self, learn: Loop) -> float | None:
         late = learn.steps_done - self._skipped
         return 1 / (1 + self.n_averaged) if late > 0 and late % self.every == 0 else None
 
-    def cleanup_fit(self, learn: Learner) -> None:
+    def cleanup_fit(self, learn: Loop) -> None:
         """Make the statistics for the averages, first of all."""
         self._take_up(learn)
         ended_well = isinstance(learn.error, (type(None), CancelException))
@@ -82,7 +79,7 @@ class SWACB(_Averages):
             self._refresh(learn)
         super().cleanup_fit(learn)
 
-    def _refresh(self, learn: Learner) -> None:
+    def _refresh(self, learn: Loop) -> None:
         if not any(map(_has_statistics, learn.model.modules())):
             return
         # by itself each process makes the same statistics: those of all the data
@@ -116,7 +113,7 @@ class _FreshStatistics(Callback):
         self.frozen = frozen
         self.momenta: list[tuple[Any, float | None]] = []
 
-    def before_epoch(self, learn: Learner) -> None:
+    def before_epoch(self, learn: Loop) -> None:
         set_mode(learn.model, True, self.frozen)
         norms: list[Any] = [m for m in learn.model.modules() if _has_statistics(m) and m.training]
         self.momenta = [(m, m.momentum) for m in norms]
@@ -124,10 +121,10 @@ class _FreshStatistics(Callback):
             m.reset_running_stats()
             m.momentum = None  # cumulative: each batch has the same share
 
-    def after_predict(self, learn: Learner) -> None:
+    def after_predict(self, learn: Loop) -> None:
         raise CancelBatchException
 
-    def cleanup_epoch(self, learn: Learner) -> None:
+    def cleanup_epoch(self, learn: Loop) -> None:
         for m, momentum in self.momenta:
             m.momentum = momentum
 

@@ -1,24 +1,28 @@
-"""The callbacks that answer the actions: predict, get_loss, backward, step, zero_grad.
-
-Stands on core.
-"""
+"""The callbacks that answer the actions: predict, get_loss, backward, step, zero_grad."""
 
 from __future__ import annotations
 
+import copy
+import inspect
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from minilearn.base.batch import compare, describe
-from minilearn.core.actions import default_actions
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
-from minilearn.core.exceptions import CancelFitException
+
+from ..core.dispatch import default_actions
+from ..core.events import CancelFitException
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Learner
+    from minilearn.core.learner import Loop
+
+if TYPE_CHECKING:
+    from minilearn.core.learner import Loop
 
 
 @default_actions
@@ -57,14 +61,14 @@ class TrainCB(Callback):
         given = {"n_inp": n_inp, "inputs": self.inputs, "targets": self.targets}
         self.settings = {name: value for name, value in given.items() if value is not None}
 
-    def predict(self, learn: Learner) -> None:
+    def predict(self, learn: Loop) -> None:
         """Run the model on the inputs of the batch."""
         args, keywords, _ = self.split(learn.batch)
         if learn.loss_func is None and self.inputs is None and isinstance(learn.batch, Mapping):
             keywords = learn.batch  # the model makes its loss of the targets
         learn.preds = learn.model(*args, **keywords)
 
-    def get_loss(self, learn: Learner) -> None:
+    def get_loss(self, learn: Loop) -> None:
         """Compute the loss; without a loss function take the one that the model made."""
         if learn.loss_func is None:
             learn.preds, loss = own_loss(learn.preds)
@@ -78,7 +82,7 @@ class TrainCB(Callback):
             loss = loss["loss"] if "loss" in loss else sum(loss.values())
         learn.loss = loss
 
-    def backward(self, learn: Learner) -> None:
+    def backward(self, learn: Loop) -> None:
         """Compute the gradients."""
         try:
             learn.loss.backward()
@@ -86,11 +90,11 @@ class TrainCB(Callback):
             explain_loss(e, learn.loss)
             raise
 
-    def step(self, learn: Learner) -> None:
+    def step(self, learn: Loop) -> None:
         """Let the optimizer make a step."""
         learn.opt.step()
 
-    def zero_grad(self, learn: Learner) -> None:
+    def zero_grad(self, learn: Loop) -> None:
         """Clear the gradients."""
         zero_grad = learn.opt.zero_grad
         if getattr(zero_grad, "__func__", None) is not torch.optim.Optimizer.zero_grad:
@@ -205,6 +209,53 @@ class SingleBatchCB(Callback):
 
     order = Order.STOP
 
-    def after_batch(self, learn: Learner) -> None:
+    def after_batch(self, learn: Loop) -> None:
         """Cancel the fit."""
         raise CancelFitException
+
+
+def inputs_and_targets(learn: Any) -> tuple[Any, Any]:
+    """Return the inputs of the model and the targets of the loss in the batch in hand.
+
+    One is returned as it is, several as a tuple (keyword inputs as a dict), none as None.
+    """
+    args, keywords, targets = split_by_owner(learn)
+    return dict(keywords) or _unpacked(args), _unpacked(targets)
+
+
+def split_by_owner(learn: Any) -> tuple[Any, Mapping, Any]:
+    """Return inputs by position and by keyword, and targets, as who computes the loss splits."""
+    owner = learn.owner("get_loss") if hasattr(learn, "owner") else None
+    return getattr(owner, "split", _split)(learn.batch)
+
+
+def _split(batch: Any) -> tuple[Any, Mapping, Any]:
+    """Split the batch of a learner that answers the actions itself, as TrainLearner does."""
+    if isinstance(batch, Mapping):
+        return (), batch, ()
+    if isinstance(batch, Tensor) or not isinstance(batch, (tuple, list)):
+        return (batch,), {}, ()
+    return batch[:1], {}, batch[1:]
+
+
+def _unpacked(items: Any) -> Any:
+    return tuple(items) if len(items) > 1 else items[0] if len(items) else None
+
+
+def loss_by_sample(loss_func: Any) -> Any:
+    """Return a form of `loss_func` that does not average over the batch.
+
+    Raises:
+        ValueError: it has no `reduction`.
+    """
+    if isinstance(loss_func, nn.Module) and hasattr(loss_func, "reduction"):
+        loss_func = copy.copy(loss_func)
+        loss_func.reduction = "none"
+        return loss_func
+    if loss_func is not None and not isinstance(loss_func, nn.Module):
+        if "reduction" in inspect.signature(loss_func).parameters:
+            return partial(loss_func, reduction="none")
+    raise ValueError(
+        f"with_loss needs a loss with a choice of reduction, as torch's; {loss_func!r} has none. "
+        "Give the Learner a loss_func with reduction='mean' as a parameter."
+    )

@@ -1,7 +1,4 @@
-"""Transforms of whole batches, on the device where the batch is.
-
-Stands on core.
-"""
+"""Transforms of whole batches, on the device where the batch is."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Learner
+    from minilearn.core.learner import Loop
 
 
 class BatchTransformCB(Callback):
@@ -44,7 +41,7 @@ class BatchTransformCB(Callback):
     ) -> None:
         self.tfm, self.on_train, self.on_val = tfm, on_train, on_val
 
-    def before_batch(self, learn: Learner) -> None:
+    def before_batch(self, learn: Loop) -> None:
         """Change the batch."""
         if self.on_train if learn.training else self.on_val:
             learn.batch = self._transformed(learn.batch)

@@ -1,7 +1,4 @@
-"""Save a fit as it goes, so that it can go on from there: CheckpointCB.
-
-Stands on core, checkpoint_files, resume, monitor and signals.
-"""
+"""Save a fit as it goes, so that it can go on from there: CheckpointCB."""
 
 from __future__ import annotations
 
@@ -17,19 +14,20 @@ from typing import TYPE_CHECKING, Any
 from minilearn.base.text import whole
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
-from minilearn.core.exceptions import CancelBatchException, CancelException, CancelFitException
 from minilearn.core.plan import parse_every
-from minilearn.distributed.sync import rank
 
+from ..base.rank import rank
 from ..callbacks.monitor import Monitor
+from ..core.events import CancelBatchException, CancelException, CancelFitException
+from ..distributed.ddp import is_sharded
 from .files import SUFFIX, Background, claim, release, remove, write
 from .process_state import tell_states
-from .sharded import is_sharded, save_shards
+from .sharded import save_shards
 from .signals import Signals
 from .state import Resume, capture
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Learner
+    from minilearn.core.learner import Loop
 
 
 class CheckpointCB(Callback):
@@ -106,7 +104,7 @@ class CheckpointCB(Callback):
 
     # ---- events ----
 
-    def before_fit(self, learn: Learner) -> None:
+    def before_fit(self, learn: Loop) -> None:
         """Claim the folder, and listen to signals."""
         self._forget(together=learn.processes is not None)
         self._where, self._clock = self.folder, time.monotonic()
@@ -118,7 +116,7 @@ class CheckpointCB(Callback):
         if rank() == 0 or self.signals.together:
             self.signals.listen()
 
-    def after_step(self, learn: Learner) -> None:
+    def after_step(self, learn: Loop) -> None:
         """See whether it is time to save, and whether the last file could be written."""
         self._writer.check()
         if self.unit == "step":
@@ -126,7 +124,7 @@ class CheckpointCB(Callback):
         elif self.unit == "minutes":
             self._due |= time.monotonic() >= self._clock + 60 * self.every
 
-    def cleanup_batch(self, learn: Learner) -> None:
+    def cleanup_batch(self, learn: Loop) -> None:
         """Save between two updates, when all others are done with the batch."""
         if not (self._due or self.signals.number) or learn.grads_held:
             return
@@ -137,11 +135,11 @@ class CheckpointCB(Callback):
         if self.signals.number:
             self.signals.leave()  # a validation is made again: it has not changed anything
 
-    def after_round(self, learn: Learner) -> None:
+    def after_round(self, learn: Loop) -> None:
         """Read the monitored value."""
         self._value = None if self.monitor is None else self.monitor.read(learn)
 
-    def cleanup_round(self, learn: Learner) -> None:
+    def cleanup_round(self, learn: Loop) -> None:
         """Save the round, when all others are done with it; or what an error left of it."""
         value, self._value = self._value, None
         if isinstance(learn.error, (type(None), CancelException)):
@@ -154,7 +152,7 @@ class CheckpointCB(Callback):
         elif self.signals.number and not learn.training:
             self._save(learn)
 
-    def _end_round(self, learn: Learner, value: float | None) -> None:
+    def _end_round(self, learn: Loop, value: float | None) -> None:
         rounds = len(learn.history) if learn.plan.cuts else learn.epoch + 1
         due = self._due or (self.unit == "epoch" and rounds % self.every == 0)
         due |= self.save_last and isinstance(learn.error, CancelFitException)
@@ -169,13 +167,13 @@ class CheckpointCB(Callback):
         if self.signals.number:
             self.signals.leave()
 
-    def after_fit(self, learn: Learner) -> None:
+    def after_fit(self, learn: Loop) -> None:
         """Save the end."""
         is_saved = learn.iter is None or self._saved == (learn.steps_done, "round")
         if self.save_last and not is_saved and self._is_sound(learn):
             self._save(learn)
 
-    def cleanup_fit(self, learn: Learner) -> None:
+    def cleanup_fit(self, learn: Loop) -> None:
         """Wait for the last file, and give signals back to whom they belonged."""
         self.signals.give_back()
         try:
@@ -186,18 +184,18 @@ class CheckpointCB(Callback):
         if self.signals.number and isinstance(learn.error, (type(None), CancelException)):
             self.signals.leave()
 
-    def _is_sound(self, learn: Learner) -> bool:
+    def _is_sound(self, learn: Loop) -> bool:
         """Return whether the last round's value, if there is one, is finite."""
         value = learn.history[-1].get(self.monitor.name) if self.monitor is not None else None
         return value is None or abs(value) < float("inf")
 
     # ---- several processes ----
 
-    def wish(self, learn: Learner) -> float:
+    def wish(self, learn: Loop) -> float:
         """Return what this process wants where all meet: the signal it heard; a half to save."""
         return (self.signals.heard[0] if self.signals.heard else 0) + 0.5 * self._due
 
-    def grant(self, learn: Learner, level: str, wishes: list[float]) -> None:
+    def grant(self, learn: Loop, level: str, wishes: list[float]) -> None:
         """Act on a signal that any process heard, and tell what a checkpoint will need of all."""
         self.signals.number, self._due = int(max(wishes)) or None, wishes[0] % 1 > 0
         if self.signals.number or wishes[0] % 1 or level == "round":
@@ -205,7 +203,7 @@ class CheckpointCB(Callback):
 
     # ---- files ----
 
-    def _save(self, learn: Learner, value: float | None = None) -> None:
+    def _save(self, learn: Loop, value: float | None = None) -> None:
         sharded = is_sharded(learn.model)  # then each process writes its part
         if rank() and not sharded:
             return
@@ -231,7 +229,7 @@ class CheckpointCB(Callback):
         for old in doomed:
             remove(self._where / old)
 
-    def _name(self, learn: Learner, value: float | None) -> str:
+    def _name(self, learn: Loop, value: float | None) -> str:
         stem = f"epoch{learn.epoch:03}-step{learn.steps_done:07}"
         if value is not None:
             what = re.sub(r"[^0-9A-Za-z_.+-]+", "_", self.monitor.name)
@@ -242,7 +240,7 @@ class CheckpointCB(Callback):
             name = f"{stem}-{number}{SUFFIX}"
         return name
 
-    def _is_taken(self, name: str, learn: Learner) -> bool:
+    def _is_taken(self, name: str, learn: Loop) -> bool:
         """Return whether a file is somebody else's: of another run, or saver of this fit."""
         savers = [cb for cb in learn.cbs if isinstance(cb, CheckpointCB) and cb is not self]
         if any(cb._where == self._where and name in dict(cb.files) for cb in savers):

@@ -2,8 +2,6 @@
 
 A checkpoint is one file that `torch.load(path, weights_only=True)` opens: tensors and plain types.
 It is written beside its place, then renamed, so a kill at any byte leaves the file before.
-
-Stands on core.damage and torch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What is in a file of weights or a checkpoint, in words.
-
-Stands on callbacks and weights.
-"""
+"""What is in a file of weights or a checkpoint, in words."""
 
 from __future__ import annotations
 

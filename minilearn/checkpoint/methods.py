@@ -1,29 +1,25 @@
-"""What a Learner can do with checkpoints: `fit(resume=...)`, `save_checkpoint`, `load_checkpoint`.
-
-Stands on checkpoint, checkpoint_files and resume.
-"""
+"""Resume a fit, and write or load a checkpoint by hand."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from minilearn.base.lazy_method import method_of
 from minilearn.base.seed import preserved_random_states
-from minilearn.core.learner import Learner
-from minilearn.core.patched import Patched
+from minilearn.core.learner import Loop
 from minilearn.core.stream import pick_loader
-from minilearn.distributed.sync import Processes, rank
+from minilearn.distributed.sync import Processes
 
+from ..base.rank import rank
+from ..distributed.ddp import is_sharded
 from .callback import CheckpointCB
 from .files import is_there, newest_usable, read, write
 from .process_state import for_process
-from .sharded import is_sharded, save_shards
+from .sharded import save_shards
 from .state import Resume, capture, load_lasting
 
 
-@method_of(Patched)
-def _resume_cbs(self: Learner, resume: Any, cbs: list[Any]) -> list[Resume]:
+def resume_callbacks(self: Loop, resume: Any, cbs: list[Any]) -> list[Resume]:
     """Return what lets a fit with `cbs` go on from a checkpoint; nothing where there is none."""
     saver = next((cb for cb in (*cbs, *self.cbs) if isinstance(cb, CheckpointCB)), None)
     if resume is True:
@@ -64,8 +60,7 @@ def _find_together(path: Path, processes: Processes) -> tuple[Path, dict[str, An
     return Path(name), read(Path(name))
 
 
-@method_of(Patched)
-def save_checkpoint(self: Learner, path: str | Path) -> None:
+def save_checkpoint(self: Loop, path: str | Path) -> None:
     """Write a checkpoint by hand: after a fit, or in it in `after_batch` or `after_round`.
 
     Of several processes the first one writes, without asking the others for anything; sharded
@@ -86,8 +81,7 @@ def save_checkpoint(self: Learner, path: str | Path) -> None:
         write(state, Path(path))
 
 
-@method_of(Patched)
-def load_checkpoint(self: Learner, path: str | Path) -> None:
+def load_checkpoint(self: Loop, path: str | Path) -> None:
     """Load weights, optimizer, history and callbacks' states, without going on with the fit.
 
     To go on with it use `fit(..., resume=path)`; to train anew from these weights and this

@@ -1,7 +1,4 @@
-"""The state of an optimizer by the names of the parameters, never by their order.
-
-Stands on core.
-"""
+"""The state of an optimizer by the names of the parameters, never by their order."""
 
 from __future__ import annotations
 

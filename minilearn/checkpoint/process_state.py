@@ -1,7 +1,7 @@
 """What one process alone knows of a fit, in a checkpoint: random states, and sums of its part.
 
-Stands on core and data.seeded. The first process writes checkpoints; what the others know is told
-to it where all meet, before anything is saved.
+The first process writes checkpoints; what the others know is told to it where all meet, before
+anything is saved.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from minilearn.distributed.sync import Processes
 from .files import plain
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Learner
+    from minilearn.core.learner import Loop
 
 
-def tell_states(learn: Learner) -> None:
+def tell_states(learn: Loop) -> None:
     """Tell all processes what each of them alone knows; all must do so."""
     own = {
         name: cb.state_dict()
@@ -42,7 +42,7 @@ def tell_states(learn: Learner) -> None:
     processes.states = processes.gather(plain(mine))
 
 
-def of_processes(learn: Learner) -> dict[str, Any] | None:
+def of_processes(learn: Loop) -> dict[str, Any] | None:
     """Return what a checkpoint holds of all processes, None where there is one."""
     processes = learn.processes
     if processes is None:
@@ -116,7 +116,7 @@ def begun_anew(state: dict[str, Any]) -> dict[str, Any]:
     return state | {"callbacks": callbacks}
 
 
-def _moment(learn: Learner) -> list[Any]:
+def _moment(learn: Loop) -> list[Any]:
     return [learn.steps_done, learn.epoch, learn.iter]
 
 

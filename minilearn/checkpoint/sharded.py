@@ -2,8 +2,6 @@
 
 Such a checkpoint is a folder: each process writes its part, and the first one, beside them, what a
 checkpoint of one file holds. All processes save and load together; any number of them can load.
-
-Stands on core and checkpoint_files.
 """
 
 from __future__ import annotations
@@ -15,25 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from minilearn.distributed.sync import rank
-
+from ..base.rank import rank
+from ..distributed.ddp import sharded_modules
 from .files import STATE, remove, write
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Learner
+    from minilearn.core.learner import Loop
 
 
-def is_sharded(model: Any) -> bool:
-    """Return whether this process holds a part of the weights only."""
-    return bool(_parts(model))
-
-
-def _parts(model: Any) -> list[Any]:
-    """Return the modules that `fully_shard` has changed; between passes some hold all weights."""
-    return [m for m in getattr(model, "modules", tuple)() if hasattr(m, "reshard")]
-
-
-def save_shards(learn: Learner, state: dict[str, Any], path: Path) -> None:
+def save_shards(learn: Loop, state: dict[str, Any], path: Path) -> None:
     """Write a checkpoint to the folder `path`, in all processes; it is complete or not there.
 
     Args:
@@ -55,7 +43,7 @@ def save_shards(learn: Learner, state: dict[str, Any], path: Path) -> None:
     dist.barrier()
 
 
-def load_shards(learn: Learner, path: str | Path) -> None:
+def load_shards(learn: Loop, path: str | Path) -> None:
     """Load weights and the optimizer's state from such a folder, in all processes."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import set_state_dict
@@ -66,10 +54,10 @@ def load_shards(learn: Learner, path: str | Path) -> None:
     set_state_dict(learn.model, learn.opt, model_state_dict=model, optim_state_dict=optimizer)
 
 
-def _weights(learn: Learner) -> dict[str, Any]:
+def _weights(learn: Loop) -> dict[str, Any]:
     from torch.distributed.checkpoint.state_dict import get_state_dict
 
-    for part in _parts(learn.model):
+    for part in sharded_modules(learn.model):
         part.reshard()
     with warnings.catch_warnings():  # torch's own use of what it deprecates
         warnings.simplefilter("ignore", FutureWarning)

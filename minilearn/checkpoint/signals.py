@@ -1,7 +1,4 @@
-"""Hear SIGTERM and its like while a fit runs, and end when there is a good moment: Signals.
-
-Stands on the standard library.
-"""
+"""Hear SIGTERM and its like while a fit runs, and end when there is a good moment: Signals."""
 
 from __future__ import annotations
 

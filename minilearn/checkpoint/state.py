@@ -1,8 +1,7 @@
 """The state of a fit: taken between two updates, and put back so that the fit goes on to the bit.
 
-Stands on core, checkpoint_files and of_process. A place is "round" (a round and all its work is
-done), "pass" (inside a training pass), "validation" (the training pass is done, its validation is
-not), or "epoch" (nothing of an epoch counts).
+A place is "round" (a round and all its work is done), "pass" (inside a training pass), "validation"
+(the training pass is done, its validation is not), or "epoch" (nothing of an epoch counts).
 """
 
 from __future__ import annotations
@@ -23,16 +22,17 @@ from minilearn.core.history import History
 from minilearn.core.stream import Stream, load_loader_state, loader_state, pick_loader, set_epoch
 
 from ..callbacks.limits import Shortened
+from ..distributed.ddp import is_sharded
 from .files import plain
 from .optimizer_state import load_optimizer, optimizer_state
 from .process_state import begun_anew, named_cbs, of_processes, packed, unpacked
-from .sharded import is_sharded, load_shards
+from .sharded import load_shards
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Learner
+    from minilearn.core.learner import Loop
 
 
-def capture(learn: Learner) -> dict[str, Any]:
+def capture(learn: Loop) -> dict[str, Any]:
     """Return all that a fit needs to go on from here, in plain types and host memory."""
     plan, place = learn.plan, find_place(learn)
     sharded = is_sharded(learn.model)
@@ -69,7 +69,7 @@ def capture(learn: Learner) -> dict[str, Any]:
     return plain(state, "checkpoint")
 
 
-def find_place(learn: Learner) -> str:
+def find_place(learn: Loop) -> str:
     """Return which place in its fit the Learner is at."""
     last = learn.history[-1] if learn.history else None
     if last is not None and (last is learn.row or _is_of(last, learn)):
@@ -81,7 +81,7 @@ def find_place(learn: Learner) -> str:
     return "pass" if learn.stream.begun else "epoch"
 
 
-def _is_of(row: dict[str, Any], learn: Learner) -> bool:
+def _is_of(row: dict[str, Any], learn: Loop) -> bool:
     over = "fit" not in learn.levels
     return over and (row["steps"], row["epoch"]) == (learn.steps_done, learn.epoch)
 
@@ -106,7 +106,7 @@ class Resume(Callback):
         self.state = begun_anew(state) if state["place"] == "validation" else state
         self.exact, self._waits = exact, False
 
-    def before_fit(self, learn: Learner) -> None:
+    def before_fit(self, learn: Loop) -> None:
         """Restore what lasts for a fit, and say with which epoch it goes on."""
         state, plan = self.state, learn.plan
         first = (state["epoch"] or 0) + (state["place"] == "round")
@@ -125,7 +125,7 @@ class Resume(Callback):
         # before a validation, too: behind it the loop puts back what it met
         restore_random_states(unpacked(state["random"]))
 
-    def before_epoch(self, learn: Learner) -> None:
+    def before_epoch(self, learn: Loop) -> None:
         """Go to the batch in the pass."""
         if not self._waits:
             return
@@ -139,7 +139,7 @@ class Resume(Callback):
             self._restore_stream(learn, learn._loader(True))
         restore_random_states(unpacked(state["random"]))
 
-    def _restore_stream(self, learn: Learner, dl: Any) -> None:
+    def _restore_stream(self, learn: Loop, dl: Any) -> None:
         saved = self.state["stream"]
         if saved is None:
             return
@@ -165,7 +165,7 @@ class Resume(Callback):
                     f"to end after {total}. Give it {done} or more, or a fit without resume."
                 )
 
-    def _compare(self, learn: Learner) -> None:
+    def _compare(self, learn: Loop) -> None:
         saved, now = self.state["n_batches"], learn.n_batches
         if saved != now and None not in (saved, now):
             warnings.warn(
@@ -181,7 +181,7 @@ class Resume(Callback):
             )
 
 
-def load_lasting(learn: Learner, state: dict[str, Any]) -> None:
+def load_lasting(learn: Loop, state: dict[str, Any]) -> None:
     """Put back what outlives a fit: weights, optimizer, history, counters, callbacks' states."""
     if state["model"] is not None:
         load_state(learn.model, state["model"], source="the checkpoint")
@@ -194,7 +194,7 @@ def load_lasting(learn: Learner, state: dict[str, Any]) -> None:
     load_callbacks(learn, state, warn=True)
 
 
-def load_callbacks(learn: Learner, state: dict[str, Any], warn: bool = False) -> None:
+def load_callbacks(learn: Loop, state: dict[str, Any], warn: bool = False) -> None:
     """Give each callback its state; those of one class are told apart by their order."""
     saved, here = state["callbacks"], dict(named_cbs(learn.cbs))
     for name, cb in here.items():
@@ -212,13 +212,13 @@ def _state_of(cb: Any) -> dict[str, Any] | None:
     return cb.state_dict() or None
 
 
-def _model_state(learn: Learner) -> dict[str, Any] | None:
+def _model_state(learn: Loop) -> dict[str, Any] | None:
     if not hasattr(learn.model, "state_dict"):
         return None
     return clean_state(learn.live_state())
 
 
-def _loaders(learn: Learner) -> Iterator[tuple[str, Any]]:
+def _loaders(learn: Loop) -> Iterator[tuple[str, Any]]:
     for name, training in (("train", True), ("valid", False)):
         if (dl := pick_loader(learn.dls, training)) is not None:
             yield name, dl

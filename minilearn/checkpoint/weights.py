@@ -1,7 +1,4 @@
-"""Weights in files: `learn.save`, `learn.load`, `load_model`, and a look at what a file holds.
-
-Stands on core and callbacks.
-"""
+"""Weights in files: `learn.save`, `learn.load`, `load_model`, and a look at what a file holds."""
 
 from __future__ import annotations
 
@@ -18,12 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from ..base.files import reading
-from ..base.lazy_method import method_of
+from ..base.rank import rank
 from ..base.state_dict import clean_state, load_state
 from ..callbacks.averaging import validated_state
-from ..core.learner import Learner
-from ..core.patched import Patched
-from ..distributed.sync import rank
+from ..core.learner import Loop
 from .files import SUFFIX, plain, read, replaced
 
 SAFE = ".safetensors"
@@ -31,8 +26,7 @@ AGAIN = "Copy it again, or save the weights again."
 WRAPPED = ("model", "state_dict", "model_state_dict")  # what others call the weights in a file
 
 
-@method_of(Patched)
-def save(self: Learner, path: str | Path, *, averaged: bool = True) -> None:
+def save(self: Loop, path: str | Path, *, averaged: bool = True) -> None:
     """Write the model's weights to a safetensors file, under names without wrappers' prefixes.
 
     Of several processes the first one writes.
@@ -66,9 +60,8 @@ def save(self: Learner, path: str | Path, *, averaged: bool = True) -> None:
             file.write(to_bytes(tensors, metadata=about))
 
 
-@method_of(Patched)
 def load(
-    self: Learner,
+    self: Loop,
     path: str | Path,
     *,
     strict: bool = True,

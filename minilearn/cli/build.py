@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from minilearn.data.images.image_dls import image_dls
-from minilearn.nn.registry import TIMM, create_model, from_plain, model_maker
+from minilearn.nn.registry import create_model, from_plain, model_maker
+from minilearn.nn.timm_models import TIMM
 
 from .augment import Aug, check_aug, picture_changes
 from .converting import arguments_for
@@ -21,8 +22,8 @@ from .options import also_takes, checked_by
 if TYPE_CHECKING:
     from torch import nn
 
-    from minilearn.core.learner import Learner
     from minilearn.data.loaders import DataLoaders
+    from minilearn.learner import Learner
 
 CHANNELS = ("n_in", "in_chans", "in_channels")
 CLASSES = ("n_out", "num_classes", "n_classes")

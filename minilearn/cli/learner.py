@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from minilearn.core.learner import Learner
+    from minilearn.learner import Learner
 
 
 def _check_learner(

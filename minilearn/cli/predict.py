@@ -17,8 +17,8 @@ from .run_folder import CONFIG
 from .train import TRAIN, builders
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Learner
     from minilearn.inference.infer import Prediction
+    from minilearn.learner import Learner
 
 READ_TOGETHER = 64
 
@@ -38,7 +38,8 @@ def predict(model: Path, files: list[str], device: str | None = None) -> int:
     """
     from torch import Tensor
 
-    from minilearn.inference.export import has_several_labels, load_learner
+    from minilearn import load_learner
+    from minilearn.inference.export import has_several_labels
 
     learn = load_learner(model, pick_device(device))
     if learn.dls.pipeline.channels is None:

@@ -17,7 +17,7 @@ from .files import yaml_text
 
 if TYPE_CHECKING:
     from minilearn.core.history import History
-    from minilearn.core.learner import Learner
+    from minilearn.learner import Learner
 
 RUNS, CONFIG, CHECKPOINTS = Path("runs"), "config.yaml", "checkpoints"
 SIGNALS = ("SIGTERM", "SIGUSR1", "SIGINT")
@@ -137,7 +137,8 @@ def write_model(learn: Learner, folder: Path) -> None:
 
 def _is_known(model: Any) -> bool:
     """Return whether every installation of the package can make the model again by its name."""
-    from minilearn.nn.registry import MODELS, TIMM
+    from minilearn.nn.registry import MODELS
+    from minilearn.nn.timm_models import TIMM
 
     name = getattr(model, "_built_by", ("",))[0]
     ours = getattr(MODELS.get(name), "__module__", "").startswith("minilearn.")

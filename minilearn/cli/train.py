@@ -33,7 +33,7 @@ from .run_folder import (
 )
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Learner
+    from minilearn.learner import Learner
 
 REPLACEABLE = {"build_dls": 0, "build_model": 1, "build_learner": 2}  # name -> arguments we give
 TITLES = {"build_dls": "data", "build_model": "network", "build_learner": "learner"}

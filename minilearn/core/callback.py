@@ -1,23 +1,28 @@
 """The callback and how events reach it.
 
-Stands on events, exceptions and batch. A callback is any object with methods named after events;
-the base class adds an order and the check of names.
+A callback is any object with methods named after events; the base class adds an order and the check
+of names.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from ..base.batch import describe
-from .events import ACTIONS, EVENTS, PREFIXES, Order, check_event
-from .exceptions import CancelException, cancel_level, worst
+from .events import (
+    ACTIONS,
+    EVENTS,
+    PREFIXES,
+    CancelException,
+    Order,
+    cancel_level,
+    check_event,
+    worst,
+)
 
-if TYPE_CHECKING:
-    from .learner import Learner
-
-Handler = Callable[["Learner"], Any]
+Handler = Callable[[Any], Any]
 LOCATION = re.compile(
     r"in [\w.<>]+(\.\w+|, on \w+)(, epoch |$)"
 )  # how notes of `add_location` begin
@@ -90,7 +95,7 @@ def as_callbacks(cbs: Any) -> list[Any]:
     return cbs
 
 
-def run_cbs(cbs: Iterable[Any], method_nm: str, learn: Learner | None = None) -> None:
+def run_cbs(cbs: Iterable[Any], method_nm: str, learn: Any = None) -> None:
     """Call `method_nm` on every callback that has it, lowest order first.
 
     The plain form of what a `Learner` does with a table; for loops of your own.
@@ -124,7 +129,7 @@ class CleanUp:
     def __init__(self, event: str, methods: tuple[Handler, ...]) -> None:
         self.event, self.methods = event, methods
 
-    def __call__(self, learn: Learner) -> None:
+    def __call__(self, learn: Any) -> None:
         """Call all; then raise the worst of what they raised."""
         raised = []
         for method in self.methods:

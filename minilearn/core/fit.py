@@ -1,7 +1,4 @@
-"""What surrounds the loop: how a fit begins and ends, opens its passes, keeps its rows.
-
-Stands on dispatch, history, plan and stream. The attributes are declared in the Learner's body.
-"""
+"""What surrounds the loop: how a fit begins and ends, opens its passes, keeps its rows."""
 
 from __future__ import annotations
 
@@ -13,27 +10,15 @@ from typing import Any
 from torch import nn
 
 from ..base.batch import n_batches
-from .actions import check_owners
-from .dispatch import Dispatch
-from .exceptions import CancelException
+from .dispatch import Dispatch, check_owners
+from .events import CancelException
 from .history import History, in_order
-from .patched import Patched
 from .plan import Plan
 from .stream import Stream, check_loader, pick_loader
 
 
-class Running(Dispatch, Patched):
+class Running(Dispatch):
     """The half of the Learner that prepares a fit and clears up behind it."""
-
-    model: Any  # these are the Learner's, which says what they mean
-    dls: Any
-    dl: Any
-    opt_func: Any
-    lr: Any
-    plan: Any
-    stream: Any
-    _opt_given: bool
-    _told: set[Any]
 
     def _begin(
         self, plan: Plan, train: bool, valid: bool, lr: float | slice | None, reset_opt: bool

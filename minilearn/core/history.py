@@ -1,6 +1,6 @@
 """The record of a fit: one row a round.
 
-Stands on lazy_method, text and the standard library; pandas is asked for only by `to_pandas`.
+matplotlib and pandas are imported by the methods that need them.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from ..base.lazy_method import LazyMethod
 from ..base.text import in_columns
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas
 
+COUNTERS = ("epoch", "steps", "time")
 FIRST = ("epoch", "steps", "train_loss", "valid_loss")
 
 
@@ -40,8 +41,6 @@ class History(list):
     >>> learn.history["valid_loss"]
     [0.52, 0.44, 0.41]
     """
-
-    plot = LazyMethod("insight.curves")
 
     @overload
     def __getitem__(self, key: int) -> dict[str, Any]: ...
@@ -70,6 +69,44 @@ class History(list):
         """The names of all columns, in their order."""
         return list(in_order({name: None for row in self for name in row}))
 
+    def plot(self, *names: str, **kwargs: Any) -> np.ndarray:
+        """Plot the loss and each metric, training and validation together.
+
+        The axis counts epochs, or updates where an epoch has several rows.
+
+        Args:
+            names: what to plot, "loss" and names of metrics; by default all that are numbers.
+            kwargs: go to `get_grid`, such as `figsize` or `ncols`.
+
+        Returns:
+            The array of axes.
+
+        Raises:
+            ValueError: there are no rows yet.
+            KeyError: there is no such column.
+        """
+        from ..base.plotting import get_grid
+
+        if not self:
+            raise ValueError("the history has no rows yet: call plot() after a fit")
+        by_epoch = len(set(self["epoch"])) == len(self)
+        x = [i + 1 for i in self["epoch"]] if by_epoch else self["steps"]
+        names = names or tuple(
+            dict.fromkeys(_metric_name(c) for c in self.columns if _is_number(self[c], c))
+        )
+        size: dict[str, Any] = {"imsize": 3.2} | kwargs
+        fig, axs = get_grid(len(names), **size)
+        for ax, name in zip(axs.flat, names, strict=False):
+            columns = {f"train_{name}": "training", _valid_column(name): "validation"}
+            for column in [c for c in columns if c in self.columns] or [name]:
+                ax.plot(x, self[column], "o-", ms=3, label=columns[column])
+            ax.set(title=name, xlabel="epoch" if by_epoch else "updates")
+            ax.xaxis.get_major_locator().set_params(integer=True)
+            ax.grid(alpha=0.3)
+        lines = {line.get_label(): line for ax in axs.flat for line in ax.lines}
+        fig.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=2, frameon=False)
+        return axs
+
     def to_pandas(self) -> pandas.DataFrame:
         """Return the rows as a data frame."""
         import pandas
@@ -91,6 +128,19 @@ class History(list):
     def __repr__(self) -> str:
         """Show the table, or that there is none yet."""
         return str(self) if self else "History: no rows yet"
+
+
+def _metric_name(column: str) -> str:
+    return "loss" if column == "valid_loss" else column.removeprefix("train_")
+
+
+def _valid_column(name: str) -> str:
+    return "valid_loss" if name == "loss" else name
+
+
+def _is_number(values: list[Any], column: str) -> bool:
+    kinds = {type(v) for v in values if v is not None}
+    return column not in COUNTERS and kinds <= {int, float}
 
 
 def format_value(value: Any) -> str:

@@ -1,14 +1,12 @@
-"""The Learner: one visible loop; everything else is a callback.
+"""The loop of the Learner: everything else is a callback.
 
-Stands on the other rooms of core; `running` prepares fits and passes. Read `_fit`, `_one_round`,
-`_one_epoch` and `_one_batch` first.
+Read `_fit`, `_one_round`, `_one_epoch` and `_one_batch` first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,19 +16,14 @@ from torch import nn, optim
 from ..base.batch import batch_size, detach
 from ..base.modes import frozen_modules, preserved_modes, set_mode
 from ..base.seed import preserved_random_states
-from ..distributed.sync import Processes
-from ..insight.explain import explain_text, show
 from .callback import as_callbacks
 from .events import with_cbs
 from .fit import Running
 from .history import History
 from .plan import Plan
-from .stream import Stream
-
-UNSET: Any = None  # what the first fit sets; every reader runs in a fit
 
 
-class Learner(Running):
+class Loop(Running):
     """A model, data, a loss and an optimizer factory, and the loop that trains them.
 
     Args:
@@ -43,57 +36,9 @@ class Learner(Running):
         opt_func: called as `opt_func(parameters, lr)` for each fit; or a name, "adamw" say; or what
             `optimizer(...)` returns. None keeps `opt`.
         opt: a ready optimizer, kept for all fits.
-        metrics: short for `cbs=[TrainCB(), DeviceCB(), MetricsCB(metrics), ProgressCB()]`.
         count: takes a batch, returns its number of items where that is not the batch size (tokens,
             say).
     """
-
-    # given
-    model: nn.Module
-    dls: Any
-    loss_func: Any
-    opt_func: Callable[..., Any] | str | None
-    lr: float | slice | None
-    cbs: list[Any]
-    count: Callable[[Any], Any] | None
-
-    # set by fit
-    opt: Any = None
-    plan: Plan = UNSET
-    n_epochs: int | None = None  # full passes over the training data; None with n_steps
-    epochs: Iterable[int] = ()  # the epoch of each round
-    epoch: int = UNSET  # full passes made before this one
-    n_batches: int | None = None  # batches in a training pass, None when unknown
-    batches_per_step: int = 1  # more with accumulation
-    steps_done: int = 0  # updates made
-    training: bool = False  # whether this pass is a training pass
-    valid_name: str | None = None  # of a further validation set, while it is run
-    metrics: Any  # the MetricsCB, once a fit had one
-    dl: Any = None  # the loader of this pass
-    pass_length: int | None = None  # batches in this pass, None when unknown
-    stream: Stream = UNSET  # the place in the training data
-    skipped: int = 0  # batches of this pass that were run before a resume
-    trained: bool = False  # this round's training pass was run before a resume
-    history: History
-    row: dict[str, Any]  # the row of the running round; callbacks add columns
-    levels: tuple[str, ...] = ()  # the levels that are running, outermost first
-    error: BaseException | None = None  # during a clean-up: what ended the level
-    interrupted: bool = False  # the last fit was ended by Ctrl-C
-    depth: int = 0  # how many fits this one runs inside of
-    processes: Processes | None = None  # those that make this fit together, where there are several
-    scratch: Path | None = None  # in a dry run: the folder that writers use in place of their own
-
-    # within a batch
-    iter: int = UNSET  # number of the batch in its pass
-    batch: Any = None
-    preds: Any = None
-    loss: Any = None
-    loss_parts: dict[str, Any] | None = None  # where the loss is a sum of named parts
-    grads_held: bool = False  # gradients of an open accumulation group outlive the batch
-
-    _told: set[Any] = UNSET  # what this fit has said of its loaders
-    _frozen: list[nn.Module] = []  # modules that stay in eval mode
-    _grads: str = "none"  # of this batch: none, begun, ready, settled
 
     def __init__(
         self,
@@ -105,15 +50,8 @@ class Learner(Running):
         opt_func: Callable[..., Any] | str | None = optim.SGD,
         *,
         opt: Any = None,
-        metrics: Any = None,
         count: Callable[[Any], Any] | None = None,
     ) -> None:
-        if metrics is not None:
-            if cbs is not None:
-                raise ValueError(
-                    "metrics= is short for a list of callbacks; with cbs= add MetricsCB(...) to it"
-                )
-            cbs = self._usual_cbs(metrics)
         super().__init__(cbs)
         self.model, self.dls, self.loss_func, self.lr = model, dls, loss_func, lr
         self.opt_func, self.count = opt_func, count
@@ -253,6 +191,29 @@ class Learner(Running):
         finally:
             self._end(added)
 
+    # ---- what the Learner replaces by more ----
+
+    def _new_opt(self, lr: Any) -> Any:
+        """Make the optimizer of a fit."""
+        func: Any = self.opt_func
+        return func(self.model.parameters(), lr)
+
+    def _set_lr(self, lr: Any) -> None:
+        """Give the optimizer that is kept another learning rate."""
+        for group in self.opt.param_groups:
+            group["lr"] = lr
+
+    def _check_opt(self) -> None:
+        """See, before each training epoch, that the optimizer fits the model."""
+
+    def live_state(self) -> dict[str, Any]:
+        """Return the state of the model that is trained, also while averages stand in for it."""
+        return self.model.state_dict()
+
+    def _resume_cbs(self, resume: Any, cbs: list[Any]) -> list[Any]:
+        """Return the callbacks that let a fit with `cbs` go on from a checkpoint."""
+        raise NotImplementedError("a Learner can resume, its loop alone cannot")
+
     # ---- what is known ----
 
     @property
@@ -274,10 +235,6 @@ class Learner(Running):
         """Drop what stays readable after a fit: `batch`, `preds`, `loss` and `opt`."""
         self.batch = self.preds = self.loss = self.loss_parts = None
         self.opt = self.opt if self._opt_given else None
-
-    def explain(self) -> None:
-        """Show what runs when: every event, who handles it in which order, who owns each action."""
-        show(explain_text(self))
 
     def __repr__(self) -> str:
         """Show the parts and, in order, the callbacks that will run."""

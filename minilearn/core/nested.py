@@ -1,7 +1,4 @@
-"""Fits inside a fit: passes and probes that leave everything as they found it.
-
-Stands on callback, dispatch, events, seed and stream.
-"""
+"""Fits inside a fit: passes and probes that leave everything as they found it."""
 
 from __future__ import annotations
 
@@ -10,22 +7,20 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
-from torch.utils.data import DataLoader
 
 from ..base.modes import held, hold
 from ..base.seed import preserved_random_states
 from .callback import call, order_of
 from .dispatch import Dispatch
 from .events import ACTIONS, EVENTS, Order
+from .learner import Loop
+from .position import own_copy, undo_position
 from .stream import pick_loader
-
-if TYPE_CHECKING:
-    from .learner import Learner
 
 SHAPES_BATCH = ("before_batch", "after_predict", "after_loss")
 MAX_DEPTH = 8  # nobody nests so deep on purpose
@@ -42,7 +37,7 @@ def takes_part(cb: Any) -> bool:
     return order_of(cb) <= Order.GRADIENT or shapes
 
 
-def participants(learn: Learner) -> list[Any]:
+def participants(learn: Loop) -> list[Any]:
     """Return the callbacks of `learn` that take part in a probe that begins now.
 
     A callback that is in the middle of handling an event is left out, unless it answers an action:
@@ -52,7 +47,7 @@ def participants(learn: Learner) -> list[Any]:
     return [cb for cb in learn.cbs if takes_part(cb) and not any(cb is b for b in busy)]
 
 
-def _running(learn: Learner) -> Iterator[Any]:
+def _running(learn: Loop) -> Iterator[Any]:
     """Yield the callbacks whose handlers of events are on the stack of calls.
 
     Read from the stack, because the loop would pay for a note of it at every event.
@@ -71,7 +66,7 @@ def _handles(cb: Any, handler: Any) -> bool:
 
 @contextmanager
 def inner(
-    learn: Learner, cbs: list[Any], *, train: Any = None, valid: Any = None, trains: bool = False
+    learn: Loop, cbs: list[Any], *, train: Any = None, valid: Any = None, trains: bool = False
 ) -> Iterator[None]:
     """Make room for a fit of its own inside whatever `learn` is doing.
 
@@ -105,18 +100,18 @@ def inner(
             stack.enter_context(torch.enable_grad())
         own_train, own_valid = loaders
         learn.dls = SimpleNamespace(
-            train=_own_copy(own_train if train is None else train),
-            valid=_own_copy(own_valid if valid is None else valid),
+            train=own_copy(own_train if train is None else train),
+            valid=own_copy(own_valid if valid is None else valid),
         )
         learn.cbs, learn.depth, learn.levels, learn.error = list(cbs), learn.depth + 1, (), None
         yield
 
 
-def _undos(learn: Learner, cbs: list[Any], loaders: list[Any], trains: bool) -> list[Callable]:
+def _undos(learn: Loop, cbs: list[Any], loaders: list[Any], trains: bool) -> list[Callable]:
     """Note how things are; return what puts each of them back."""
     undos = [_undo_attributes(learn), _undo_grads(learn)]
     undos += [_undo_attributes(cb) for cb in cbs]
-    undos += [_undo_place(dl) for dl in loaders]
+    undos += [undo_position(dl) for dl in loaders]
     if trains:
         undos += [_undo_tensors(learn.model), _undo_opt(learn.opt)]
     return undos
@@ -175,7 +170,7 @@ def _lend_copies(metrics: list[Any]) -> Callable[[], None]:
     return undo
 
 
-def _undo_grads(learn: Learner) -> Callable[[], None]:
+def _undo_grads(learn: Loop) -> Callable[[], None]:
     params = [p for group in getattr(learn.opt, "param_groups", ()) for p in group["params"]]
     params += learn.model.parameters() if isinstance(learn.model, nn.Module) else ()
     saved = [(p, p.grad) for p in params]
@@ -183,39 +178,6 @@ def _undo_grads(learn: Learner) -> Callable[[], None]:
     def undo() -> None:
         for p, grad in saved:
             p.grad = grad
-
-    return undo
-
-
-def _own_copy(dl: Any) -> Any:
-    """Return a copy of a loader with a count of passes, or with workers that stay, of its own."""
-    if not _is_copied(dl):
-        return dl
-    own = copy.copy(dl)
-    if "dl" in vars(own):  # it serves the batches of another
-        own.dl = _own_copy(own.dl)
-    if isinstance(dl, DataLoader):  # it lets nobody set these; living workers serve one pass
-        vars(own).update(persistent_workers=False, _iterator=None)
-    return own
-
-
-def _is_copied(dl: Any) -> bool:
-    return isinstance(dl, DataLoader) or hasattr(dl, "epoch")
-
-
-def _undo_place(dl: Any) -> Callable[[], None]:
-    """Keep where a loader and its generators are in their order of samples."""
-    owners = (dl, getattr(dl, "sampler", None), getattr(dl, "batch_sampler", None))
-    generators = [g for owner in owners if (g := getattr(owner, "generator", None)) is not None]
-    states = [(g, g.get_state()) for g in generators if isinstance(g, torch.Generator)]
-    tells = hasattr(dl, "state_dict") and hasattr(dl, "load_state_dict") and not _is_copied(dl)
-    place = dl.state_dict() if tells else None
-
-    def undo() -> None:
-        for generator, state in states:
-            generator.set_state(state)
-        if place is not None:
-            dl.load_state_dict(place)
 
     return undo
 

@@ -1,7 +1,4 @@
-"""How long a fit is, and where its passes and rounds end.
-
-Stands on stream and text.
-"""
+"""How long a fit is, and where its passes and rounds end."""
 
 from __future__ import annotations
 
@@ -9,13 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from math import ceil, inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..base.text import whole
+from .state import LoopState
 from .stream import set_epoch
-
-if TYPE_CHECKING:
-    from .learner import Learner
 
 
 @dataclass
@@ -83,7 +78,7 @@ class Plan:
             return range(first, self.n_epochs)
         return self._rounds(learn, first)
 
-    def _rounds(self, learn: Learner, first: int) -> Iterator[int]:
+    def _rounds(self, learn: LoopState, first: int) -> Iterator[int]:
         idle = 0
         for number in count(first):
             if self.resumed is None and not learn.trained and self._is_over(learn, first):
@@ -95,7 +90,7 @@ class Plan:
             yield passes if self.cuts else number
             idle = 0 if learn.steps_done > before else idle + 1
 
-    def _is_over(self, learn: Learner, first: int) -> bool:
+    def _is_over(self, learn: LoopState, first: int) -> bool:
         """Look ahead, and return whether the last update is made, or the data are exhausted."""
         if learn.steps_done == self.n_steps or not self.cuts:
             return learn.steps_done == self.n_steps
@@ -103,7 +98,7 @@ class Plan:
             return first == self.n_epochs
         return learn.stream.exhausted() and learn.stream.passes == self.n_epochs
 
-    def _patience(self, learn: Learner) -> int:
+    def _patience(self, learn: LoopState) -> int:
         """Return how many passes in a row may make no update: two, or as many as are short.
 
         One may be cancelled on purpose, and a scaler skips updates until its scale fits: a hundred
@@ -142,7 +137,7 @@ class Plan:
             "done). Look for a callback that cancels every step, pass or round."
         )
 
-    def is_last(self, learn: Learner) -> bool | None:
+    def is_last(self, learn: LoopState) -> bool | None:
         """Return whether the batch in hand is the last of its pass, None where that is unknown."""
         n, stream = learn.pass_length, learn.stream
         if not learn.training:

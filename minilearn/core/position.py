@@ -1,13 +1,11 @@
-"""The place in a loader: noted when a pass begins, and found again without loading what was read.
-
-Stands on torch alone.
-"""
+"""The position in a loader: saved when an epoch begins, and found again without loading data."""
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -177,3 +175,34 @@ class _Rest:
     def drop(self) -> None:
         n, self.n = self.n, 0
         deque(islice(self._iterator, n), maxlen=0)
+
+
+def own_copy(dl: Any) -> Any:
+    """Return a copy of a loader with a count of passes, or with workers that stay, of its own."""
+    if not _is_copied(dl):
+        return dl
+    own = copy.copy(dl)
+    if "dl" in vars(own):  # it serves the batches of another
+        own.dl = own_copy(own.dl)
+    if isinstance(dl, DataLoader):  # it lets nobody set these; living workers serve one pass
+        vars(own).update(persistent_workers=False, _iterator=None)
+    return own
+
+
+def _is_copied(dl: Any) -> bool:
+    return isinstance(dl, DataLoader) or hasattr(dl, "epoch")
+
+
+def undo_position(dl: Any) -> Callable[[], None]:
+    """Note where a loader and its generators are; return what puts them back there."""
+    states = [(g, g.get_state()) for g in generators(dl)]
+    tells = hasattr(dl, "state_dict") and hasattr(dl, "load_state_dict") and not _is_copied(dl)
+    position = dl.state_dict() if tells else None
+
+    def undo() -> None:
+        for generator, state in states:
+            generator.set_state(state)
+        if position is not None:
+            dl.load_state_dict(position)
+
+    return undo

@@ -1,7 +1,6 @@
 """Where batches come from.
 
-Stands on batch, place and seed. A loader is any iterable of batches, with or without a length; a
-`Stream` keeps its place in one.
+A loader is any iterable of batches, with or without a length; a `Stream` keeps its place in one.
 """
 
 from __future__ import annotations
@@ -13,7 +12,9 @@ from math import inf
 from typing import Any
 
 from torch import Tensor
-from torch.utils.data import IterableDataset
+from torch.utils.data import (
+    IterableDataset,
+)
 
 from ..base.batch import is_empty, n_batches
 from ..base.seed import random_states, restore_random_states
@@ -250,3 +251,25 @@ def _draw_quietly(batches: Iterator[Any]) -> Any:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Length of IterableDataset")
         return next(batches)
+
+
+class Unshared:
+    """A loader that each process runs over for itself, without the others."""
+
+    unshared = True
+
+    def __init__(self, dl: Any) -> None:
+        self.dl = dl
+
+    def __iter__(self) -> Iterator[Any]:
+        """Start the next pass."""
+        return iter(self.dl)
+
+    def __len__(self) -> int:
+        """Return the number of batches."""
+        return len(self.dl)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "dl":  # not there yet: a copy is being made
+            raise AttributeError(name)
+        return getattr(self.dl, name)

@@ -1,7 +1,4 @@
-"""From one data set to its loader: whole batches from memory, item by item, or a stream.
-
-Stands on torch only.
-"""
+"""From one data set to its loader: whole batches from memory, item by item, or a stream."""
 
 from __future__ import annotations
 

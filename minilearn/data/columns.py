@@ -1,7 +1,4 @@
-"""Plain columns of a Hugging Face data set to tensors in memory; pictures to batches of floats.
-
-Stands on torch; PIL and datasets are imported where pictures are decoded.
-"""
+"""Plain columns of a Hugging Face data set to tensors in memory; pictures to batches of floats."""
 
 from __future__ import annotations
 

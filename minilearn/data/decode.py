@@ -1,7 +1,4 @@
-"""Read a picture of any kind as the numbers that a model expects.
-
-Stands on torch; numpy and PIL are imported when a picture is read.
-"""
+"""Read a picture of any kind as the numbers that a model expects."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Hugging Face data sets: transforms in place, rows to batches, which split is for what.
-
-Stands on torch only: a data set is recognised by what it offers.
-"""
+"""Hugging Face data sets: transforms in place, rows to batches, which split is for what."""
 
 from __future__ import annotations
 

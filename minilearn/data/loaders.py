@@ -1,18 +1,14 @@
-"""The loaders of a Learner: for training, validation and test, by name.
-
-Stands on torch only.
-"""
+"""The loaders of a Learner: for training, validation and test, by name."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from minilearn.base.lazy_method import LazyMethod
 from minilearn.base.text import whole
 
 from .build import Dataset, check_not_empty, get_dls, len_or_none
@@ -22,6 +18,9 @@ from .images.dataset import Pictures
 from .images.errors import FaultLog
 from .overview import Summary, summarize
 from .pipeline import Pipeline
+
+if TYPE_CHECKING:
+    import numpy as np
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +48,6 @@ class DataLoaders:
     std: Tensor | None = None
     pipeline: Pipeline | None = None
     logs: Sequence[FaultLog] = ()
-    show_batch = LazyMethod("insight.show")
 
     def __init__(
         self, train: Any = None, valid: Any = None, test: Any = None, **named: Any
@@ -84,6 +82,22 @@ class DataLoaders:
         up to 1,000 are looked at.
         """
         return summarize(self)
+
+    def show_batch(self, max_n: int = 9, **kwargs: Any) -> np.ndarray:
+        """Show the images of a batch with their classes; the loader keeps its position.
+
+        The batch is one to train on, else the first that there is.
+
+        Args:
+            max_n: how many images, at most.
+            kwargs: go to `show_images`.
+        """
+        from .show import first_batch, show_titled
+
+        dl = (
+            self.train if self.train is not None else next(map(self.__getitem__, self.keys()), None)
+        )
+        return show_titled(first_batch(dl), self, max_n, kwargs)
 
     def __getitem__(self, name: str) -> Any:
         """Return a loader by name."""

@@ -1,7 +1,4 @@
-"""The same data without their shuffling: what a prediction runs over.
-
-Stands on seeded.
-"""
+"""The same data without their shuffling: what a prediction runs over."""
 
 from __future__ import annotations
 

@@ -1,14 +1,11 @@
-"""What is in the loaders: counts by class and split, sizes, mean and deviation, faulty files.
-
-Stands on looking, pictures and seeded.
-"""
+"""What is in the loaders: counts by class and split, sizes, mean and deviation, faulty files."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,9 +18,6 @@ from .images.dataset import Pictures
 from .images.sample import by, sample, sample_stats, sizes_of, span
 from .pipeline import class_names
 from .seeded import ArrayLoader
-
-if TYPE_CHECKING:
-    from .loaders import DataLoaders
 
 MOST_CLASSES = 30  # lines of a table
 MOST_FILES = 20
@@ -96,7 +90,7 @@ def _short(values: Sequence[float]) -> str:
     return ", ".join(f"{value:.3f}" for value in values)
 
 
-def summarize(dls: DataLoaders) -> Summary:
+def summarize(dls: Any) -> Summary:
     """Return the summary of loaders; of pictures not in memory, up to 1,000 are looked at."""
     loaders = {name: dls[name] for name in dls.keys()}
     targets = {name: _targets(dl) for name, dl in loaders.items()}

@@ -1,7 +1,4 @@
-"""How an item becomes what the model is given: plain data, the same in training and afterwards.
-
-Stands on columns and images.
-"""
+"""How an item becomes what the model is given: plain data, the same in training and afterwards."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Read and write many small 8-bit PNG pictures at once, without a picture library.
 
-Stands on numpy and zlib. Opening a 28 x 28 picture with PIL costs ten times its inflation: here
-each picture is only inflated, and PNG's row filters are undone for all pictures together.
-`decode_pngs` knows the plain kinds (grey, RGB, with or without alpha) and says None to all others:
-PIL reads those.
+Opening a 28 x 28 picture with PIL costs ten times its inflation: here each picture is only
+inflated, and PNG's row filters are undone for all pictures together. `decode_pngs` knows the plain
+kinds (grey, RGB, with or without alpha) and says None to all others: PIL reads those.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@
 DataLoader for data sets that are read item by item. A pass of either draws nothing from the global
 random states, only the seed, where none was given, is drawn once from torch's: `torch.manual_seed`
 governs both.
-
-Stands on core.text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The same fit on many processes, through Hugging Face accelerate: AccelerateCB.
 
-Stands on core, data.shards, device, precision and gradients. The engine is accelerate over
-torch.distributed; what is here makes the results those of one process (R18).
+The engine is accelerate over torch.distributed; what is here makes the results those of one process
+(R18).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import torch.distributed as dist
 from minilearn.base.batch import default_device
 from minilearn.base.seed import set_seed
 from minilearn.core.events import Order
-from minilearn.core.exceptions import ActionConflictError, CancelException
 from minilearn.data.seeded import derive_seed, draw_seed
 from minilearn.distributed.shards import Shard, share, warn_of_rest
 from minilearn.distributed.sync import Processes
@@ -25,12 +24,13 @@ from ..callbacks.device import DeviceCB
 from ..callbacks.gradients import GradAccumCB
 from ..callbacks.precision import MixedPrecision, ScaledPrecision
 from ..callbacks.training import TrainCB
+from ..core.events import ActionConflictError, CancelException
 from .ddp import Wrapped, equal_buffers, weights_differ
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from minilearn.core.learner import Learner
+    from minilearn.core.learner import Loop
 
 KINDS = ("NO", "MULTI_CPU", "MULTI_GPU", "MULTI_XPU", "MULTI_NPU", "MULTI_MLU", "MULTI_HPU")
 
@@ -117,7 +117,7 @@ class AccelerateCB(TrainCB):
 
     # ---- events ----
 
-    def before_fit(self, learn: Learner) -> None:
+    def before_fit(self, learn: Loop) -> None:
         """Place the model, and let noise differ from process to process."""
         if (half := learn.find(MixedPrecision)) is not None:
             raise ActionConflictError(
@@ -134,7 +134,7 @@ class AccelerateCB(TrainCB):
         if learn.processes is not None and learn.processes.rank and not learn.depth:
             set_seed(derive_seed(draw_seed(), learn.processes.rank))
 
-    def before_epoch(self, learn: Learner) -> None:
+    def before_epoch(self, learn: Loop) -> None:
         """Wrap the model, if it is not wrapped yet for such a pass."""
         if self._wrapped is None or not self._wrapped.serves(learn.model, learn.training):
             self._release()
@@ -147,14 +147,14 @@ class AccelerateCB(TrainCB):
             warn_of_rest(learn.dl)
         self._checked = not learn.training
 
-    def before_batch(self, learn: Learner) -> None:
+    def before_batch(self, learn: Loop) -> None:
         """Move the batch; in training wrap the model and say whether gradients are exchanged."""
         self._place.before_batch(learn)
         if learn.training:
             learn.model = self._wrapped.model
             self._quiet.enter_context(self._exchange_if_closing(learn))
 
-    def backward(self, learn: Learner) -> None:
+    def backward(self, learn: Loop) -> None:
         """Compute the gradients; with the last batch of an update all processes exchange them."""
         loss, processes = learn.loss, learn.processes
         if processes is not None:
@@ -168,7 +168,7 @@ class AccelerateCB(TrainCB):
             self._checked = True
             self._wrapped.check_all_used()
 
-    def before_step(self, learn: Learner) -> None:
+    def before_step(self, learn: Loop) -> None:
         """See that gradients were exchanged, then unscale them."""
         if not self._exchanged:  # an open group was closed when no batch came any more
             self.accelerator.backward(self._wrapped.nothing())
@@ -176,33 +176,33 @@ class AccelerateCB(TrainCB):
         if self._scaled is not None:
             self._scaled.before_step(learn)
 
-    def after_step(self, learn: Learner) -> None:
+    def after_step(self, learn: Loop) -> None:
         """An update was made: no more skips in a row."""
         if self._scaled is not None:
             self._scaled.after_step(learn)
 
-    def cleanup_step(self, learn: Learner) -> None:
+    def cleanup_step(self, learn: Loop) -> None:
         """Move the scale of the loss."""
         if self._scaled is not None:
             self._scaled.cleanup_step(learn)
 
-    def cleanup_batch(self, learn: Learner) -> None:
+    def cleanup_batch(self, learn: Loop) -> None:
         """Take the wrapper off."""
         self._quiet.close()
         if self._wrapped is not None:
             learn.model = self._wrapped.own
 
-    def after_epoch(self, learn: Learner) -> None:
+    def after_epoch(self, learn: Loop) -> None:
         """Let all processes have the buffers of the first; each had statistics of its own part."""
         if learn.processes is not None and learn.training:
             equal_buffers(learn.model)
 
-    def cleanup_epoch(self, learn: Learner) -> None:
+    def cleanup_epoch(self, learn: Loop) -> None:
         """Do so too where a cancel ended the pass for all."""
         if isinstance(learn.error, CancelException):
             self.after_epoch(learn)
 
-    def cleanup_fit(self, learn: Learner) -> None:
+    def cleanup_fit(self, learn: Loop) -> None:
         """Leave the model as it was."""
         if self._scaled is not None:
             self._scaled.cleanup_fit(learn)
@@ -211,13 +211,13 @@ class AccelerateCB(TrainCB):
 
     # ---- together with the others ----
 
-    def _exchange_if_closing(self, learn: Learner) -> AbstractContextManager:
+    def _exchange_if_closing(self, learn: Loop) -> AbstractContextManager:
         """Let gradients be exchanged in this batch, if it closes an update."""
         closes = self._accum is None or self._accum.closes(learn)
         self._exchanges = closes or not self._wrapped.exchanges
         return nullcontext() if self._exchanges else self.accelerator.no_sync(self._wrapped.model)
 
-    def _join(self, learn: Learner) -> None:
+    def _join(self, learn: Loop) -> None:
         """Make the update of the others, to which this process has no batch to give."""
         with self._exchange_if_closing(learn):
             learn.loss = torch.zeros((), device=self.accelerator.device)

@@ -1,7 +1,4 @@
-"""The model as all processes train it: prepared by accelerate, and given back as it was.
-
-Stands on core and torch.
-"""
+"""The model as all processes train it: prepared by accelerate, and given back as it was."""
 
 from __future__ import annotations
 
@@ -14,12 +11,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from minilearn.distributed.sync import Processes
 
-from ..checkpoint.sharded import is_sharded
+if TYPE_CHECKING:
+    from minilearn.core.learner import Loop
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from minilearn.core.learner import Learner
+    from minilearn.core.learner import Loop
 
 MARKS = ("forward", "_original_forward", "_is_accelerate_prepared")  # what accelerate sets on it
 
@@ -50,7 +48,7 @@ class Wrapped:
         exchanges: whether a backward pass of `model` exchanges gradients.
     """
 
-    def __init__(self, accelerator: Accelerator, learn: Learner, sync_bn: bool) -> None:
+    def __init__(self, accelerator: Accelerator, learn: Loop, sync_bn: bool) -> None:
         self.accelerator, self.own, self.training = accelerator, learn.model, learn.training
         self._marks = {k: vars(self.own)[k] for k in MARKS if k in vars(self.own)}
         self.model: Any
@@ -163,3 +161,13 @@ def weights_differ(model: nn.Module, processes: Processes) -> bool:
             stacklevel=2,
         )
     return differ
+
+
+def is_sharded(model: Any) -> bool:
+    """Return whether this process holds a part of the weights only."""
+    return bool(sharded_modules(model))
+
+
+def sharded_modules(model: Any) -> list[Any]:
+    """Return the modules that `fully_shard` has changed; between passes some hold all weights."""
+    return [m for m in getattr(model, "modules", tuple)() if hasattr(m, "reshard")]

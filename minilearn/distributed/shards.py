@@ -3,8 +3,6 @@
 Batches are dealt out in groups of one for each process. Where a loader tells its indices a group is
 joined and cut into even parts, so that the parts of a group are together the batch of the one
 process with the n-fold batch size; else each process takes one batch of the group.
-
-Stands on core, ordered and seeded.
 """
 
 from __future__ import annotations
@@ -28,6 +26,7 @@ from torch.utils.data import (
 from minilearn.base.batch import n_batches
 from minilearn.distributed.sync import Processes
 
+from ..core.stream import Unshared
 from ..data.ordered import drawn_by
 from ..data.seeded import ArrayLoader, SeededLoader, ShuffledSampler, draw_seed
 
@@ -61,28 +60,6 @@ def parts(
             return
         if len(part := part_of(rows, rank, n)):
             yield part
-
-
-class Unshared:
-    """A loader that each process runs over for itself, without the others."""
-
-    unshared = True
-
-    def __init__(self, dl: Any) -> None:
-        self.dl = dl
-
-    def __iter__(self) -> Iterator[Any]:
-        """Start the next pass."""
-        return iter(self.dl)
-
-    def __len__(self) -> int:
-        """Return the number of batches."""
-        return len(self.dl)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "dl":  # not there yet: a copy is being made
-            raise AttributeError(name)
-        return getattr(self.dl, name)
 
 
 class Shard:

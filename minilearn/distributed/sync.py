@@ -1,13 +1,12 @@
 """The processes that make one fit together: what they tell each other, and where they meet.
 
-Stands on torch and exceptions. All of it goes over the CPU, beside the exchange of gradients: it
-waits for no device. Whoever waits looks out for an error of another process, so none hangs.
+All of it goes over the CPU, beside the exchange of gradients: it waits for no device. Whoever waits
+looks out for an error of another process, so none hangs.
 """
 
 from __future__ import annotations
 
 import atexit
-import os
 import pickle
 import time
 import traceback
@@ -19,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..core.exceptions import (
+from ..core.events import (
     CancelEpochException,
     CancelException,
     CancelFitException,
@@ -28,7 +27,7 @@ from ..core.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from ..core.learner import Learner
+    from ..core.learner import Loop
 
 CANCELS: Any = (None, CancelEpochException, CancelRoundException, CancelFitException)  # by width
 WIDTHS = {"step": 0, "backward": 0, "batch": 0, "epoch": 1, "round": 2}  # the fit is 3
@@ -37,13 +36,6 @@ PLACES = ["a value", "the next batch", "an update"]
 PLACES += [f"the {point} of a {level}" for level, points in MEETINGS.items() for point in points]
 WIDTH = 8  # numbers in an exchange
 LOOK_EVERY = 0.25  # seconds between two looks for an error elsewhere, while waiting
-
-
-def rank() -> int:
-    """Return the number of this process among those of a launcher; the first one, 0, writes."""
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank()
-    return int(os.environ.get("RANK", 0))
 
 
 class Processes:
@@ -62,7 +54,7 @@ class Processes:
         states: what each process alone knew at the last meeting that asked for it.
     """
 
-    def __init__(self, share: Callable[[Any, bool], Any], join: Callable[[Learner], None]) -> None:
+    def __init__(self, share: Callable[[Any, bool], Any], join: Callable[[Loop], None]) -> None:
         self.rank, self.n = dist.get_rank(), dist.get_world_size()
         self.share, self.join = share, join
         self.items = self.mean_items = 0.0
@@ -71,7 +63,7 @@ class Processes:
         self._store = dist.distributed_c10d._get_default_store()
         self._fits, self._agreed, self._met = 0, False, set()
 
-    def begin(self, learn: Learner) -> None:
+    def begin(self, learn: Loop) -> None:
         """Begin a fit: an error of the one before is no news any more."""
         self._fits, self._agreed = self._fits + 1, False
         self._met = {key for key in self._met if key[0] < learn.depth}
@@ -153,7 +145,7 @@ class Processes:
 
     # ---- meeting ----
 
-    def begin_update(self, learn: Learner | None) -> None:
+    def begin_update(self, learn: Loop | None) -> None:
         """Agree, before the backward pass, on how many items the batches of all have.
 
         Args:
@@ -165,7 +157,7 @@ class Processes:
             counts = self._exchange("an update", self.items)
             self.mean_items = sum(n for (n,) in counts) / self.n
 
-    def meet(self, learn: Learner, level: str, point: str) -> None:
+    def meet(self, learn: Loop, level: str, point: str) -> None:
         """Wait for the others where the body of a level, or all of it, is over.
 
         Raises:
@@ -178,7 +170,7 @@ class Processes:
             if point == "end":
                 self._forget(learn, level)
 
-    def settle(self, learn: Learner, level: str, error: BaseException) -> BaseException:
+    def settle(self, learn: Loop, level: str, error: BaseException) -> BaseException:
         """Return what ends the level for all, where `error` does so here."""
         try:
             if not isinstance(error, (CancelException, SystemExit, OtherProcessError)):
@@ -193,15 +185,15 @@ class Processes:
         finally:
             self._forget(learn, level)
 
-    def _points(self, learn: Learner, level: str) -> tuple[str, ...]:
+    def _points(self, learn: Loop, level: str) -> tuple[str, ...]:
         # the processes have different numbers of validation batches, so they meet at the end
         return () if level == "batch" and not learn.training else MEETINGS.get(level, ())
 
-    def _forget(self, learn: Learner, level: str) -> None:
+    def _forget(self, learn: Loop, level: str) -> None:
         self._met -= {(learn.depth, level, point) for point in ("body", "end")}
 
     def _agree(
-        self, learn: Learner, level: str, point: str, error: BaseException | None
+        self, learn: Loop, level: str, point: str, error: BaseException | None
     ) -> BaseException | None:
         if level == "batch":
             self._finish_update(learn)
@@ -217,7 +209,7 @@ class Processes:
         widest = max(int(row[0]) for row in rows)
         return CANCELS[widest]() if widest > mine else error
 
-    def _finish_update(self, learn: Learner) -> None:
+    def _finish_update(self, learn: Loop) -> None:
         """Take part in an update that others make of this batch, if it was cancelled here."""
         try:
             if not self._agreed:

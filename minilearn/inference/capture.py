@@ -1,29 +1,23 @@
-"""Keep the predictions of a pass: CapturePreds, and what `get_preds` asks of each batch.
-
-Stands on core, data.collect and training.
-"""
+"""Keep the predictions of a pass: CapturePreds, and what `get_preds` asks of each batch."""
 
 from __future__ import annotations
 
-import copy
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from minilearn.base.batch import batch_size, describe
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
-from minilearn.core.exceptions import CancelBatchException
 from minilearn.inference.collect import joined, kept
 
-from ..callbacks.training import own_loss
+from ..callbacks.training import inputs_and_targets, own_loss
+from ..core.events import CancelBatchException
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Learner
+    from minilearn.core.learner import Loop
 
 
 class CapturePreds(Callback):
@@ -54,17 +48,17 @@ class CapturePreds(Callback):
         self._parts: list[tuple[Any, Any, Any]] = []
         self._sizes: list[int] = []
 
-    def before_epoch(self, learn: Learner) -> None:
+    def before_epoch(self, learn: Loop) -> None:
         """Forget the pass before."""
         self._parts, self._sizes = [], []
 
-    def after_batch(self, learn: Learner) -> None:
+    def after_batch(self, learn: Loop) -> None:
         """Keep a batch."""
         inputs, targets = inputs_and_targets(learn)
         self._parts.append(kept((inputs if self.inps else None, learn.preds, targets)))
         self._sizes.append(batch_size(learn.batch))
 
-    def cleanup_epoch(self, learn: Learner) -> None:
+    def cleanup_epoch(self, learn: Loop) -> None:
         """Join what there is, also where a cancel ended the pass."""
         if self._parts:
             columns = [
@@ -92,7 +86,7 @@ class Wanted:
         asked |= {"losses": self.with_loss, "decoded": self.decoded}
         return [name for name, wanted in asked.items() if wanted]
 
-    def of(self, learn: Learner) -> list[Any]:
+    def of(self, learn: Loop) -> list[Any]:
         """Return the results for the batch in hand."""
         inputs, targs = inputs_and_targets(learn)
         preds = kept(_predictions(learn), self.to)
@@ -130,46 +124,18 @@ class TakePreds(Callback):
     def __init__(self, want: Wanted, give: Callable[[list[Any], int], Any]) -> None:
         self.want, self.give = want, give
 
-    def after_predict(self, learn: Learner) -> None:
+    def after_predict(self, learn: Loop) -> None:
         """Take the results and skip the rest of the batch, unless losses are wanted."""
         if not self.want.with_loss:
             self.after_batch(learn)
             raise CancelBatchException
 
-    def after_batch(self, learn: Learner) -> None:
+    def after_batch(self, learn: Loop) -> None:
         """Take the results."""
         self.give(self.want.of(learn), batch_size(learn.batch))
 
 
-def inputs_and_targets(learn: Any) -> tuple[Any, Any]:
-    """Return the inputs of the model and the targets of the loss in the batch in hand.
-
-    One is returned as it is, several as a tuple (keyword inputs as a dict), none as None.
-    """
-    args, keywords, targets = split_by_owner(learn)
-    return dict(keywords) or _bare(args), _bare(targets)
-
-
-def split_by_owner(learn: Any) -> tuple[Any, Mapping, Any]:
-    """Return inputs by position and by keyword, and targets, as who computes the loss splits."""
-    owner = learn.owner("get_loss") if hasattr(learn, "owner") else None
-    return getattr(owner, "split", _split)(learn.batch)
-
-
-def _split(batch: Any) -> tuple[Any, Mapping, Any]:
-    """Split the batch of a learner that answers the actions itself, as TrainLearner does."""
-    if isinstance(batch, Mapping):
-        return (), batch, ()
-    if isinstance(batch, Tensor) or not isinstance(batch, (tuple, list)):
-        return (batch,), {}, ()
-    return batch[:1], {}, batch[1:]
-
-
-def _bare(items: Any) -> Any:
-    return tuple(items) if len(items) > 1 else items[0] if len(items) else None
-
-
-def _predictions(learn: Learner) -> Any:
+def _predictions(learn: Loop) -> Any:
     """Return the predictions alone where the model computes its loss, too."""
     if learn.loss_func is not None:
         return learn.preds
@@ -180,25 +146,6 @@ def _predictions(learn: Learner) -> Any:
     if preds is None:
         raise ValueError("this model returns its loss alone: let it return (preds, loss)")
     return preds
-
-
-def loss_by_sample(loss_func: Any) -> Any:
-    """Return a form of `loss_func` that does not average over the batch.
-
-    Raises:
-        ValueError: it has no `reduction`.
-    """
-    if isinstance(loss_func, nn.Module) and hasattr(loss_func, "reduction"):
-        loss_func = copy.copy(loss_func)
-        loss_func.reduction = "none"
-        return loss_func
-    if loss_func is not None and not isinstance(loss_func, nn.Module):
-        if "reduction" in inspect.signature(loss_func).parameters:
-            return partial(loss_func, reduction="none")
-    raise ValueError(
-        f"with_loss needs a loss with a choice of reduction, as torch's; {loss_func!r} has none. "
-        "Give the Learner a loss_func with reduction='mean' as a parameter."
-    )
 
 
 def _decide(preds: Any) -> Tensor:

@@ -1,7 +1,4 @@
-"""Join what the batches of a pass gave: in memory, or in a file that grows.
-
-Stands on core.batch; numpy is used for files only.
-"""
+"""Join what the batches of a pass gave: in memory, or in a file that grows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Put a trained model into a folder, and predict from it anywhere: `export`, `load_learner`.
 
-Stands on portable, programs and infer. A folder holds data alone: weights, a JSON card, and by
-choice the graph of the model.
+A folder holds data alone: weights, a JSON card, and by choice the graph of the model.
 """
 
 from __future__ import annotations
@@ -22,21 +21,17 @@ from torch import Tensor, nn
 
 from ..base.batch import default_device, describe, tensors
 from ..base.files import reading
-from ..base.lazy_method import method_of
+from ..base.rank import rank
 from ..base.seed import preserved_random_states
 from ..callbacks.device import DeviceCB
 from ..callbacks.training import TrainCB
-from ..checkpoint.weights import load_model
-from ..core.learner import Learner
-from ..core.patched import Patched
+from ..checkpoint.weights import load_model, save
+from ..core.learner import Loop
 from ..data.loaders import DataLoaders
 from ..data.pipeline import Pipeline, class_names
-from ..distributed.sync import rank
 from ..nn.registry import MODELS, built_by, remake_model
 from .infer import chooses, is_entropy
 from .portable import Taken, bare, close, functions, take
-
-__all__ = ["load_learner"]
 
 CARD, WEIGHTS, GRAPH, ONNX = "card.json", "model.safetensors", "model.pt2", "model.onnx"
 SEVERAL = "several_labels"  # in the card
@@ -47,8 +42,7 @@ WAYS = (
 )
 
 
-@method_of(Patched)
-def export(self: Learner, folder: str | Path, *, pt2: bool = False, onnx: bool = False) -> Path:
+def export(self: Loop, folder: str | Path, *, pt2: bool = False, onnx: bool = False) -> Path:
     """Write a folder from which `load_learner` predicts, without the script that trained.
 
     It holds the weights (`model.safetensors`; averaged ones where the Learner validates those) and
@@ -86,32 +80,14 @@ def export(self: Learner, folder: str | Path, *, pt2: bool = False, onnx: bool =
     return folder
 
 
-def load_learner(path: str | Path, device: Any = None, *, trust: bool = False) -> Learner:
-    """Load what `learn.export` wrote, for predictions: `infer`, `get_preds`, `tta`.
-
-    No code of the folder is run, and nothing is unpickled: the model is made by a function that is
-    registered here, else from its graph.
-
-    Args:
-        path: the folder; or the file of a whole Learner that `torch.save` wrote.
-        device: where to predict; by default the best there is.
-        trust: allow a whole Learner, whose file may run any code when it is loaded.
-
-    Raises:
-        ValueError: this is a whole Learner, and `trust` is not set; the model is not registered
-            here and has no graph; or the function that made it takes other arguments now.
-        DamagedFile: a ValueError; a file is incomplete, or a graph holds more than data.
-        FileNotFoundError: there is no export, or one of its files is missing.
-    """
-    path = Path(path)
-    if path.is_file():
-        return _unpickled(path, device, trust)
+def read_export(path: Path, device: Any = None) -> tuple[nn.Module, DataLoaders, list[Any]]:
+    """Return the model, the data's description and the callbacks of a folder of `learn.export`."""
     card, device = read_card(path), default_device() if device is None else torch.device(device)
     dls = DataLoaders()
     with _reading_card(path):
         dls.pipeline = Pipeline(**card["pipeline"])
         cbs = [TrainCB(**card["batch"]), DeviceCB(device)]
-    return Learner(_model(path, card["model"], device), dls, None, cbs=cbs)
+    return _model(path, card["model"], device), dls, cbs
 
 
 def read_card(folder: Path) -> dict[str, Any]:
@@ -144,7 +120,8 @@ def has_several_labels(folder: Path) -> bool:
     return bool(read_card(folder).get(SEVERAL))  # cards of before do not say
 
 
-def _unpickled(path: Path, device: Any, trust: bool) -> Learner:
+def unpickled(path: Path, device: Any, trust: bool) -> Any:
+    """Return the whole Learner in a file that `torch.save` wrote, where the caller trusts it."""
     if not trust:
         raise ValueError(
             f"{path} is a file, not a folder of learn.export. A whole Learner in a file runs code "
@@ -196,7 +173,7 @@ def _made_by(model: Any, pt2: bool) -> dict[str, Any] | None:
     return known and dict(zip(("name", "arguments"), known, strict=True))
 
 
-def _card(learn: Learner, made_by: dict[str, Any] | None, taken: Taken) -> dict[str, Any]:
+def _card(learn: Loop, made_by: dict[str, Any] | None, taken: Taken) -> dict[str, Any]:
     pipeline = getattr(learn.dls, "pipeline", None) or Pipeline(classes=class_names(learn.dls))
     args, kwargs = taken.inputs(N_CHECKED)
     if pipeline.classes is None and chooses(learn):  # so that numbers are answered where it is used
@@ -218,7 +195,7 @@ def _card(learn: Learner, made_by: dict[str, Any] | None, taken: Taken) -> dict[
     }
 
 
-def _gives_several(learn: Learner, taken: Taken, classes: list[Any] | None) -> bool:
+def _gives_several(learn: Loop, taken: Taken, classes: list[Any] | None) -> bool:
     """Return whether the targets are rows of yes and no, one for each class."""
     target = taken.targets[0] if len(taken.targets) == 1 else None
     if is_entropy(learn.loss_func) or classes is None or not isinstance(target, Tensor):
@@ -229,7 +206,7 @@ def _gives_several(learn: Learner, taken: Taken, classes: list[Any] | None) -> b
 
 def _write(taken: Taken, card: dict[str, Any], part: Path, pt2: bool, onnx: bool) -> None:
     (part / CARD).write_text(json.dumps(card, indent=1))
-    Learner(taken.model).save(part / WEIGHTS)
+    save(Loop(taken.model), part / WEIGHTS)
     if pt2 or onnx:
         from .graph import run_onnx, save_onnx, save_program, trace
 

@@ -1,7 +1,7 @@
 """Models as graphs in files: `.pt2` of torch.export, and ONNX.
 
-Stands on core. torch reads its `.pt2` files with pickle, `eval` and `exec`; here each is first made
-anew of the parts that are nothing but numbers, names of tensors and torch's own operators.
+torch reads its `.pt2` files with pickle, `eval` and `exec`; here each is first made anew of the
+parts that are nothing but numbers, names of tensors and torch's own operators.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Predict single items by name, and the mean over changed copies of a data set.
-
-Stands on inference, callbacks and data.
-"""
+"""Predict single items by name, and the mean over changed copies of a data set."""
 
 from __future__ import annotations
 
@@ -13,12 +10,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from ..base.batch import map_batch
-from ..base.lazy_method import method_of
 from ..base.seed import preserved_random_states
 from ..callbacks.transforms import BatchTransformCB
 from ..core.callback import as_callbacks
-from ..core.learner import Learner
-from ..core.patched import Patched
+from ..core.learner import Loop
 from ..data.pipeline import Pipeline, class_names
 from ..data.seeded import draw_seed
 
@@ -42,9 +37,8 @@ class Prediction(NamedTuple):
     output: Any
 
 
-@method_of(Patched)
 def infer(
-    self: Learner,
+    self: Loop,
     items: Any,
     *,
     act: Callable[[Any], Tensor] | None = None,
@@ -100,7 +94,7 @@ class _Prepared:
         return item if isinstance(item, (tuple, dict)) else (item,)
 
 
-def chooses(learn: Learner) -> bool:
+def chooses(learn: Loop) -> bool:
     """Return whether the outputs are scores of classes: by the loss, or the names of classes."""
     return is_entropy(learn.loss_func) or class_names(learn.dls) is not None
 
@@ -126,9 +120,8 @@ def _named(i: int, output: Any, probs: Tensor | None, names: list[Any] | None) -
     return Prediction(names[best] if names else best, float(probs[i, best]), probs[i], own)
 
 
-@method_of(Patched)
 def tta(
-    self: Learner,
+    self: Loop,
     n: int,
     *tfms: Callable[[Any], Any],
     dl: Any = None,

@@ -1,7 +1,4 @@
-"""What of a Learner can be put into files: its model as it is judged, and what that is given.
-
-Stands on core, callbacks and data.
-"""
+"""What of a Learner can be put into files: its model as it is judged, and what that is given."""
 
 from __future__ import annotations
 
@@ -15,17 +12,15 @@ from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 
 from ..base.batch import batch_size, map_batch, tensors
+from ..callbacks.training import split_by_owner
 from ..callbacks.transforms import BatchTransformCB
 from ..core.callback import Callback
-from ..core.events import Order
-from ..core.exceptions import CancelFitException
-from ..core.learner import Learner
+from ..core.events import CancelFitException, Order
+from ..core.learner import Loop
 from ..core.nested import inner, participants
-from ..core.stream import check_loader, pick_loader
+from ..core.stream import Unshared, check_loader, pick_loader
 from ..data.ordered import ordered
 from ..data.pipeline import Pipeline
-from ..distributed.shards import Unshared
-from .capture import split_by_owner
 
 MANY = 100  # items of a list that are looked at
 HALF_PRECISION = 0.05  # how far predictions may be from the plain model's, as a share
@@ -57,7 +52,7 @@ class _Take(Callback):
 
     order = Order.STOP
 
-    def after_predict(self, learn: Learner) -> None:
+    def after_predict(self, learn: Loop) -> None:
         args, kwargs, targets = split_by_owner(learn)
         model = bare(learn.model)
         if not close(model(*args, **kwargs), learn.preds, HALF_PRECISION):
@@ -73,7 +68,7 @@ class _Take(Callback):
         raise CancelFitException
 
 
-def take(learn: Learner) -> Taken:
+def take(learn: Loop) -> Taken:
     """Take the model of `learn` and a batch; nothing about the Learner changes.
 
     Raises:
@@ -87,7 +82,7 @@ def take(learn: Learner) -> Taken:
         return cb.taken
 
 
-def functions(learn: Learner) -> Iterator[tuple[str, Any]]:
+def functions(learn: Loop) -> Iterator[tuple[str, Any]]:
     """Yield where a function prepares what the model is given, and the function."""
     for i, cb in enumerate(learn.cbs):
         if isinstance(cb, BatchTransformCB) and cb.on_val:

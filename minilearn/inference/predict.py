@@ -1,7 +1,6 @@
 """Use the model: validate, and predict any amount of data in order.
 
-Stands on core, callbacks and data. Nothing here changes the Learner, and all of it may be called in
-the middle of a fit.
+Nothing here changes the Learner, and all of it may be called in the middle of a fit.
 """
 
 from __future__ import annotations
@@ -15,19 +14,17 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
 from ..base.batch import describe
-from ..base.lazy_method import method_of
 from ..base.seed import preserved_random_states, random_states, restore_random_states
+from ..callbacks.training import loss_by_sample
 from ..core.callback import as_callbacks
 from ..core.history import format_value
-from ..core.learner import Learner
+from ..core.learner import Loop
 from ..core.nested import inner, participants
-from ..core.patched import Patched
-from ..core.stream import Stream, check_loader, pick_loader
+from ..core.stream import Stream, Unshared, check_loader, pick_loader
 from ..data.ordered import ordered
-from ..distributed.shards import Unshared
 from ..distributed.sync import Processes
 from ..metrics.callback import MetricsCB
-from .capture import TakePreds, Wanted, loss_by_sample
+from .capture import TakePreds, Wanted
 from .collect import NpyWriter, joined, kept, opened
 
 __all__ = ["Results"]
@@ -69,8 +66,7 @@ class Results(Mapping):
         return f"Results({', '.join(shown)})"
 
 
-@method_of(Patched)
-def validate(self: Learner, dl: Any = None, cbs: Any = None) -> Results:
+def validate(self: Loop, dl: Any = None, cbs: Any = None) -> Results:
     """Measure loss and metrics on a loader, as the validation of a fit does.
 
     Args:
@@ -102,9 +98,8 @@ def _last(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in ("epoch", "train")}
 
 
-@method_of(Patched)
 def get_preds(
-    self: Learner,
+    self: Loop,
     dl: Any = None,
     *,
     act: Callable[[Any], Any] | None = None,
@@ -162,8 +157,7 @@ def get_preds(
     return want.bare([joined(list(column), list(sizes)) for column in zip(*parts, strict=True)])
 
 
-@method_of(Patched)
-def iter_preds(self: Learner, dl: Any = None, *, cbs: Any = None, **kwargs: Any) -> Iterator[Any]:
+def iter_preds(self: Loop, dl: Any = None, *, cbs: Any = None, **kwargs: Any) -> Iterator[Any]:
     """Predict batch by batch: yield what `get_preds` returns, for one batch at a time.
 
     Between two batches the Learner is as it was, so the loop may do with it what it likes.
@@ -180,7 +174,7 @@ def iter_preds(self: Learner, dl: Any = None, *, cbs: Any = None, **kwargs: Any)
     return _batch_by_batch(self, Stream(dl, "validation"), cbs, want)
 
 
-def _batch_by_batch(learn: Learner, stream: Stream, cbs: Any, want: Wanted) -> Iterator[Any]:
+def _batch_by_batch(learn: Loop, stream: Stream, cbs: Any, want: Wanted) -> Iterator[Any]:
     batches, states, found = iter(stream), random_states(), []
     try:
         while True:
@@ -199,8 +193,7 @@ def _batch_by_batch(learn: Learner, stream: Stream, cbs: Any, want: Wanted) -> I
         stream.close()
 
 
-@method_of(Patched)
-def capture_preds(self: Learner, cbs: Any = None, inps: bool = False) -> tuple[Any, ...]:
+def capture_preds(self: Loop, cbs: Any = None, inps: bool = False) -> tuple[Any, ...]:
     """Return predictions and targets of the validation set; with `inps` also the inputs, last.
 
     Args:
@@ -212,7 +205,7 @@ def capture_preds(self: Learner, cbs: Any = None, inps: bool = False) -> tuple[A
     return (*found[1:], found[0]) if inps else found
 
 
-def _predict(learn: Learner, dl: Any, cbs: Any, want: Wanted, give: Callable[..., Any]) -> None:
+def _predict(learn: Loop, dl: Any, cbs: Any, want: Wanted, give: Callable[..., Any]) -> None:
     """Run the model over `dl` and call `give(results, size)` for each batch."""
     loss_func = loss_by_sample(learn.loss_func) if want.with_loss else learn.loss_func
     cbs = [*participants(learn), *as_callbacks(cbs), TakePreds(want, give)]
@@ -221,13 +214,13 @@ def _predict(learn: Learner, dl: Any, cbs: Any, want: Wanted, give: Callable[...
         learn.fit(1, train=False)
 
 
-def _processes(learn: Learner, cbs: Any) -> Processes | None:
+def _processes(learn: Loop, cbs: Any) -> Processes | None:
     """Return the processes that share what this Learner goes through, None where it is alone."""
     found = (getattr(cb, "processes", None) for cb in (*learn.cbs, *as_callbacks(cbs)))
     return next((p for p in found if p is not None), None)
 
 
-def _to_files(learn: Learner, dl: Any, cbs: Any, want: Wanted, out: Path) -> Any:
+def _to_files(learn: Loop, dl: Any, cbs: Any, want: Wanted, out: Path) -> Any:
     if out.suffix != ".npy":
         raise ValueError(f"out is the path of a .npy file, got {str(out)!r}")
     paths = [out if n == "preds" else out.with_stem(f"{out.stem}_{n}") for n in want.names]
@@ -254,7 +247,7 @@ def _write(writers: list[NpyWriter], found: list[Any]) -> None:
         writer.write(kept(value))
 
 
-def _loader(learn: Learner, dl: Any) -> Any:
+def _loader(learn: Loop, dl: Any) -> Any:
     if isinstance(dl, str):
         if dl in ("train", "valid"):  # also where dls is a tuple or list of the two
             return pick_loader(learn.dls, dl == "train")

@@ -1,7 +1,4 @@
-"""Statistics of what layers put out, batch by batch, and three charts of them.
-
-Stands on core, hooks and plotting.
-"""
+"""Statistics of what layers put out, batch by batch, and three charts of them."""
 
 from __future__ import annotations
 
@@ -14,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..base.plotting import get_grid, show_image, subplots
 from .hooks import Hook, HooksCallback, first_float
-from .plotting import get_grid, show_image, subplots
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Learner
+    from minilearn.core.learner import Loop
 
 __all__ = ["ActivationStats", "append_stats", "get_hist", "get_min"]
 
@@ -168,7 +165,7 @@ class ActivationStats(HooksCallback):
         hookfunc = partial(append_stats, exact=exact)
         super().__init__(hookfunc, mod_filter, on_train, on_valid, every=every)
 
-    def cleanup_fit(self, learn: Learner) -> None:
+    def cleanup_fit(self, learn: Loop) -> None:
         """Remove the hooks; what they recorded stays, on the CPU."""
         super().cleanup_fit(learn)
         for hook in self:

@@ -1,7 +1,4 @@
-"""How large a batch fits: `learn.find_batch_size`.
-
-Stands on core.
-"""
+"""How large a batch fits: `learn.find_batch_size`."""
 
 from __future__ import annotations
 
@@ -12,15 +9,12 @@ import torch
 from torch import Tensor
 
 from minilearn.base.batch import batch_size, map_batch
-from minilearn.base.lazy_method import method_of
-from minilearn.core.learner import Learner
+from minilearn.core.learner import Loop
 from minilearn.core.nested import inner, participants
-from minilearn.core.patched import Patched
 from minilearn.core.stream import check_loader, pick_loader
 
 
-@method_of(Patched)
-def find_batch_size(self: Learner, start: int = 32, limit: int = 4096) -> int:
+def find_batch_size(self: Loop, start: int = 32, limit: int = 4096) -> int:
     """Return the largest batch size that fits into memory, of `start` and its doubles or halves.
 
     Each is tried with two real training steps, on samples of the first batch as often as it takes;
@@ -50,7 +44,7 @@ def find_batch_size(self: Learner, start: int = 32, limit: int = 4096) -> int:
     return size
 
 
-def _fits(learn: Learner, batch: Any, size: int) -> bool:
+def _fits(learn: Loop, batch: Any, size: int) -> bool:
     n = batch_size(batch)
     samples = torch.arange(size) % n
 

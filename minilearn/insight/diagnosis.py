@@ -1,7 +1,4 @@
-"""Find layers that do not learn: `learn.diagnose`.
-
-Stands on core, activations and gradient_stats.
-"""
+"""Find layers that do not learn: `learn.diagnose`."""
 
 from __future__ import annotations
 
@@ -12,14 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from minilearn.base.lazy_method import method_of
 from minilearn.core.callback import Callback, as_callbacks, order_of
 from minilearn.core.events import Order
-from minilearn.core.exceptions import CancelFitException, CancelStepException
-from minilearn.core.learner import Learner
+from minilearn.core.learner import Loop
 from minilearn.core.nested import inner, participants
-from minilearn.core.patched import Patched
 
+from ..core.events import CancelFitException, CancelStepException
 from .activations import is_leaf
 from .gradient_stats import layer_norms, own_parameters
 from .hooks import Hook, HooksCallback, first_float
@@ -35,9 +30,8 @@ class Findings(list):
         return "\n".join(self) or "no layer is dead, exploding or frozen"
 
 
-@method_of(Patched)
 def diagnose(
-    self: Learner,
+    self: Loop,
     n: int = 50,
     *,
     near: float = 0.05,
@@ -87,10 +81,10 @@ class _Gradients(Callback):
     def __init__(self, n: int) -> None:
         self.left = n
 
-    def before_fit(self, learn: Learner) -> None:
+    def before_fit(self, learn: Loop) -> None:
         self.layers, self.norms = own_parameters(learn.model), torch.zeros(())
 
-    def after_backward(self, learn: Learner) -> None:
+    def after_backward(self, learn: Loop) -> None:
         layers = self.layers.values()
         weights = layer_norms([[p.detach() for p in ps] for ps in layers]).clamp(min=1e-12)
         norms = layer_norms([[p.grad for p in ps] for ps in layers]) / weights
@@ -98,10 +92,10 @@ class _Gradients(Callback):
         for p in learn.model.parameters():
             p.grad = None
 
-    def before_step(self, learn: Learner) -> None:
+    def before_step(self, learn: Loop) -> None:
         raise CancelStepException
 
-    def after_batch(self, learn: Learner) -> None:
+    def after_batch(self, learn: Loop) -> None:
         self.left -= 1
         if not self.left:
             raise CancelFitException

@@ -1,7 +1,4 @@
-"""Try everything once before it counts: `learn.dry_run`.
-
-Stands on core and limits.
-"""
+"""Try everything once before it counts: `learn.dry_run`."""
 
 from __future__ import annotations
 
@@ -11,17 +8,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from minilearn.base.lazy_method import method_of
 from minilearn.core.callback import as_callbacks
-from minilearn.core.learner import Learner
+from minilearn.core.learner import Loop
 from minilearn.core.nested import inner
-from minilearn.core.patched import Patched
 
 from ..callbacks.limits import LimitBatchesCB
 
 
-@method_of(Patched)
-def dry_run(self: Learner, cbs: Any = None, lr: float | slice | None = None) -> None:
+def dry_run(self: Loop, cbs: Any = None, lr: float | slice | None = None) -> None:
     """Run one batch of training and one of validation through everything, then undo all of it.
 
     All callbacks take part, and schedules are made for the whole fit; what writes files writes them
@@ -46,5 +40,5 @@ def dry_run(self: Learner, cbs: Any = None, lr: float | slice | None = None) -> 
 class _OneBatch(LimitBatchesCB):
     """Shortens the passes and leaves the length of the fit, which schedules are made for."""
 
-    def before_fit(self, learn: Learner) -> None:
+    def before_fit(self, learn: Loop) -> None:
         pass

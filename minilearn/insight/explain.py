@@ -1,20 +1,17 @@
-"""What runs when, in words: the text behind `learn.explain()`.
-
-Stands on actions, callback and events.
-"""
+"""What runs when, in words: the text behind `learn.explain()`."""
 
 from __future__ import annotations
 
 import html
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..core.actions import find_owners
+from ..base.notebook import show
 from ..core.callback import order_of
+from ..core.dispatch import find_owners
 from ..core.events import EVENTS
 
 if TYPE_CHECKING:
-    from ..core.learner import Learner
+    from ..core.learner import Loop
 
 # (indent, event or action) in firing order; actions carry a star
 SCRIPT = (
@@ -46,7 +43,12 @@ SCRIPT = (
 )
 
 
-def explain_rows(learn: Learner) -> list[tuple[int, str, str]]:
+def explain(self: Loop) -> None:
+    """Show what runs when: every event, who handles it in which order, who owns each action."""
+    show(explain_text(self))
+
+
+def explain_rows(learn: Loop) -> list[tuple[int, str, str]]:
     """Return (indent, event, who) for every event that somebody handles and for every action."""
     owners = find_owners(learn)
     extra = [(0, event) for event in EVENTS if event not in {name for _, name in SCRIPT}]
@@ -60,14 +62,14 @@ def explain_rows(learn: Learner) -> list[tuple[int, str, str]]:
     return rows
 
 
-def _handlers(learn: Learner, event: str) -> str:
+def _handlers(learn: Loop, event: str) -> str:
     cbs = [cb for cb in sorted(learn.cbs, key=order_of) if getattr(cb, event, None) is not None]
     if event.startswith("cleanup_"):
         cbs.reverse()
     return ", ".join(f"{type(cb).__name__}[{int(order_of(cb))}]" for cb in cbs)
 
 
-def explain_text(learn: Learner) -> Explanation:
+def explain_text(learn: Loop) -> Explanation:
     """Return what runs when, as text with an HTML form for notebooks."""
     rows = explain_rows(learn)
     width = max(2 * indent + len(name) for indent, name, _ in rows)
@@ -92,20 +94,3 @@ class Explanation(str):
             for indent, name, who in self.rows
         )
         return f"<table><caption>{html.escape(self.title)}</caption>{cells}</table>"
-
-
-def show(text: Any) -> None:
-    """Display `text` in a notebook, print it elsewhere."""
-    if in_notebook():
-        from IPython.display import display
-
-        display(text)
-    else:
-        print(text)
-
-
-def in_notebook() -> bool:
-    """Return whether a front end that shows HTML runs this process: Jupyter, VS Code, Colab."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    return shell is not None and hasattr(shell, "kernel")

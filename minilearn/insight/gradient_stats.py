@@ -1,7 +1,4 @@
-"""Statistics of gradients and updates, layer by layer.
-
-Stands on core and activations.
-"""
+"""Statistics of gradients and updates, layer by layer."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from .activations import BLOCK, plot_layers
 if TYPE_CHECKING:
     import numpy as np
 
-    from minilearn.core.learner import Learner
+    from minilearn.core.learner import Loop
 
 __all__ = ["GradientStats"]
 
@@ -53,18 +50,18 @@ class GradientStats(Callback):
         self._rows, self._done, self._updates = [], [], 0
         self._old: Any = None  # the weights before an update that is measured
 
-    def before_fit(self, learn: Learner) -> None:
+    def before_fit(self, learn: Loop) -> None:
         """Find the layers; what the last fit recorded goes."""
         self._layers = own_parameters(learn.model)
         self.names, self._rows, self._done, self._updates = list(self._layers), [], [], 0
 
-    def before_step(self, learn: Learner) -> None:
+    def before_step(self, learn: Loop) -> None:
         """Measure the gradients and remember the weights."""
         if self._updates % self.every == 0:
             self._old = [[p.detach().clone() for p in ps] for ps in self._layers.values()]
             self._norms = layer_norms([[p.grad for p in ps] for ps in self._layers.values()])
 
-    def after_step(self, learn: Learner) -> None:
+    def after_step(self, learn: Loop) -> None:
         """Measure how far the weights went."""
         if self._old is not None:
             now = [
@@ -77,11 +74,11 @@ class GradientStats(Callback):
         if len(self._rows) == BLOCK:
             self._flush()
 
-    def cleanup_step(self, learn: Learner) -> None:
+    def cleanup_step(self, learn: Loop) -> None:
         """Forget the weights, also of an update that was not made."""
         self._old = None
 
-    def cleanup_fit(self, learn: Learner) -> None:
+    def cleanup_fit(self, learn: Loop) -> None:
         """Bring the records to the CPU."""
         self._flush()
         self._layers = {}

@@ -1,7 +1,4 @@
-"""Forward and backward hooks that remove themselves; `HooksCallback` has them for a fit.
-
-Stands on torch and core.
-"""
+"""Forward and backward hooks that remove themselves; `HooksCallback` has them for a fit."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Learner
+    from minilearn.core.learner import Loop
 
 __all__ = ["Hook", "Hooks", "HooksCallback", "first_float"]
 
@@ -194,7 +191,7 @@ class HooksCallback(Callback):
         self.on_train, self.on_valid, self.mods = on_train, on_valid, list(mods or ())
         self.hooks: Any = []
 
-    def before_fit(self, learn: Learner) -> None:
+    def before_fit(self, learn: Loop) -> None:
         """Attach new hooks; what the last fit recorded goes."""
         check_not_compiled(learn.model)
         self._depth, self._batches = getattr(learn, "depth", 0), 0
@@ -204,19 +201,19 @@ class HooksCallback(Callback):
         for hook, m in zip(self.hooks, mods, strict=True):
             hook.name = f"{names.get(m, '')} {type(m).__name__}".strip()
 
-    def _fire(self, learn: Learner, *args: Any) -> None:
+    def _fire(self, learn: Loop, *args: Any) -> None:
         due = self._batches % self.every == 0 and self._watches(learn)
         if due and getattr(learn, "depth", 0) == self._depth:
             self.hookfunc(*args)
 
-    def _watches(self, learn: Learner) -> bool:
+    def _watches(self, learn: Loop) -> bool:
         return self.on_train if learn.training else self.on_valid
 
-    def after_batch(self, learn: Learner) -> None:
+    def after_batch(self, learn: Loop) -> None:
         """Count the batch."""
         self._batches += self._watches(learn)
 
-    def cleanup_fit(self, learn: Learner) -> None:
+    def cleanup_fit(self, learn: Loop) -> None:
         """Remove the hooks; what they recorded stays."""
         self.hooks.remove()
 

@@ -1,6 +1,6 @@
 """What a classifier gets wrong: confusion, the worst items, figures for each class.
 
-Stands on core, data, callbacks and plotting. Memory does not grow with the data set.
+Memory does not grow with the data set.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from torch import Tensor
 
 from minilearn.base.batch import describe, map_batch
 from minilearn.core.history import History
-from minilearn.core.learner import Learner
+from minilearn.core.learner import Loop
 from minilearn.data.pipeline import class_names
-from minilearn.inference.capture import loss_by_sample
 
-from .plotting import new_axes, show_images
+from ..base.plotting import new_axes, show_images
+from ..callbacks.training import loss_by_sample
 from .show import own_colours, pictures
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Interpretation:
 
     @classmethod
     def from_learner(
-        cls, learn: Learner, dl: Any = None, *, n_top: int = 25, cbs: Any = None
+        cls, learn: Loop, dl: Any = None, *, n_top: int = 25, cbs: Any = None
     ) -> Interpretation:
         """Predict a data set and count.
 
@@ -156,7 +156,7 @@ class Interpretation:
         return show_images(shown, titles=titles, **kwargs)
 
 
-def _has_loss_by_sample(learn: Learner) -> bool:
+def _has_loss_by_sample(learn: Loop) -> bool:
     try:
         loss_by_sample(learn.loss_func)
     except ValueError:

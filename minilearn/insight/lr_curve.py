@@ -1,7 +1,4 @@
-"""Read a learning rate off the curve of a search: suggestions and the plot.
-
-Stands on numpy and plotting; matplotlib is asked for by plots alone.
-"""
+"""Read a learning rate off the curve of a search: suggestions and the plot."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .plotting import new_axes
+from ..base.plotting import new_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,7 +1,4 @@
-"""Find a learning rate: raise it update by update and watch the loss, then undo everything.
-
-Stands on core, callbacks.warmup and lr_curve.
-"""
+"""Find a learning rate: raise it update by update and watch the loss, then undo everything."""
 
 from __future__ import annotations
 
@@ -10,16 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from minilearn.base.batch import batch_size
-from minilearn.base.lazy_method import method_of
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
-from minilearn.core.exceptions import CancelEpochException, CancelFitException
-from minilearn.core.learner import Learner
+from minilearn.core.learner import Loop
 from minilearn.core.nested import inner, participants
-from minilearn.core.patched import Patched
-from minilearn.insight.explain import in_notebook
 from minilearn.optim.warmup import set_lr
 
+from ..base.notebook import in_notebook
+from ..core.events import CancelEpochException, CancelFitException
 from .lr_curve import LRFound, limit, plot_curves, rules_of
 
 __all__ = ["LRFinderCB", "LRFound"]
@@ -83,7 +78,7 @@ class LRFinderCB(Callback):
             )
         return factor, length
 
-    def before_fit(self, learn: Learner) -> None:
+    def before_fit(self, learn: Loop) -> None:
         """Set the first rate."""
         rates = [float(group["lr"]) for group in _groups(learn.opt)]
         top = max(rates)
@@ -96,12 +91,12 @@ class LRFinderCB(Callback):
         self._by_update = hasattr(type(learn), "steps_done")  # bare learners step in every batch
         self._set_rates(learn.opt)
 
-    def before_epoch(self, learn: Learner) -> None:
+    def before_epoch(self, learn: Loop) -> None:
         """Leave validation out."""
         if not learn.training:
             raise CancelEpochException
 
-    def after_loss(self, learn: Learner) -> None:
+    def after_loss(self, learn: Loop) -> None:
         """Collect the loss of a batch; one that is not finite ends the search before it is used."""
         n = float(getattr(learn, "n_items", None) or batch_size(learn.batch))
         loss = n * float(learn.loss.detach().mean())
@@ -112,22 +107,22 @@ class LRFinderCB(Callback):
             self._record()
             raise CancelFitException
 
-    def after_step(self, learn: Learner) -> None:
+    def after_step(self, learn: Loop) -> None:
         """Record the update and raise the rate."""
         if self._by_update:
             self._next(learn.opt)
 
-    def after_batch(self, learn: Learner) -> None:
+    def after_batch(self, learn: Loop) -> None:
         """End the search, when the others have seen the batch."""
         if not self._by_update:
             self._next(learn.opt)
         self._end_if_done()
 
-    def after_epoch(self, learn: Learner) -> None:
+    def after_epoch(self, learn: Loop) -> None:
         """End it too where the last update closed an open group of batches."""
         self._end_if_done()
 
-    def cleanup_fit(self, learn: Learner) -> None:
+    def cleanup_fit(self, learn: Loop) -> None:
         """Show the curve in a notebook, in a fit of the user's own."""
         if len(self.lrs) > 1 and in_notebook() and not getattr(learn, "depth", 0):
             plot_curves(self.lrs, self.losses)
@@ -157,9 +152,8 @@ class LRFinderCB(Callback):
         return f"LRFinderCB({self.gamma}, {self.max_mult}, {self.end_lr}, {self.num_it})"
 
 
-@method_of(Patched)
 def lr_find(
-    self: Learner,
+    self: Loop,
     gamma: float = 1.3,
     max_mult: float = 3,
     start_lr: float = 1e-5,

@@ -1,7 +1,4 @@
-"""The layers of a model in a table: `learn.summary`.
-
-Stands on core and hooks.
-"""
+"""The layers of a model in a table: `learn.summary`."""
 
 from __future__ import annotations
 
@@ -11,17 +8,15 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from minilearn.base.batch import describe, tensors
-from minilearn.base.lazy_method import method_of
 from minilearn.base.text import in_columns
 from minilearn.core.callback import Callback, as_callbacks
 from minilearn.core.events import Order
-from minilearn.core.exceptions import CancelFitException
-from minilearn.core.learner import Learner
+from minilearn.core.learner import Loop
 from minilearn.core.nested import inner, participants
-from minilearn.core.patched import Patched
 from minilearn.core.stream import pick_loader
-from minilearn.insight.explain import show
 
+from ..base.notebook import show
+from ..core.events import CancelFitException
 from .hooks import Hooks
 
 COLUMNS = ("layer", "input", "output", "parameters", "trainable", "MFLOPs", "output MB")
@@ -70,8 +65,7 @@ class Summary(str):
         return f"<table><caption>{html.escape(self.title)}</caption><tr>{head}</tr>{body}</table>"
 
 
-@method_of(Patched)
-def summary(self: Learner, cbs: Any = None) -> None:
+def summary(self: Loop, cbs: Any = None) -> None:
     """Show the layers with shapes, parameters, operations and memory, in the order of their run.
 
     One batch runs through the model as in a validation, and nothing changes. Layers are the modules
@@ -86,7 +80,7 @@ def summary(self: Learner, cbs: Any = None) -> None:
     show(summarize(self, cbs))
 
 
-def summarize(learn: Learner, cbs: Any = None) -> Summary:
+def summarize(learn: Loop, cbs: Any = None) -> Summary:
     """Return what `summary` shows, with its `rows` and `total`."""
     from torch.utils.flop_counter import FlopCounterMode  # not needed by those who never ask
 
@@ -105,7 +99,7 @@ class _Watch(Callback):
 
     order = Order.STOP
 
-    def before_fit(self, learn: Learner) -> None:
+    def before_fit(self, learn: Loop) -> None:
         layers = [m for m in learn.model.modules() if not list(m.children()) or m._parameters]
         self.seen: dict[nn.Module, tuple[str, str, int]] = {}
         self.hooks = Hooks(layers, self._note)
@@ -115,10 +109,10 @@ class _Watch(Callback):
             memory = sum(t.numel() * t.element_size() for t in tensors(outp))
             self.seen[m] = (_shapes(inp[0] if len(inp) == 1 else inp), _shapes(outp), memory)
 
-    def after_predict(self, learn: Learner) -> None:
+    def after_predict(self, learn: Loop) -> None:
         raise CancelFitException
 
-    def cleanup_fit(self, learn: Learner) -> None:
+    def cleanup_fit(self, learn: Loop) -> None:
         self.hooks.remove()
 
 

@@ -1,7 +1,4 @@
-"""Where the time and the memory of a fit go: TimerCB, ProfilerCB, MemoryCB.
-
-Stands on core.
-"""
+"""Where the time and the memory of a fit go: TimerCB, ProfilerCB, MemoryCB."""
 
 from __future__ import annotations
 
@@ -15,17 +12,13 @@ from typing import Any
 
 import torch
 
-from minilearn.base.lazy_method import method_of
 from minilearn.core.callback import Callback, CleanUp, call, owner_name
 from minilearn.core.events import ACTIONS, Order
 from minilearn.core.history import History
-from minilearn.core.learner import Learner
-from minilearn.core.patched import Patched
+from minilearn.core.learner import Loop
 
 
-@method_of(Patched)
-@property
-def timings(self: Learner) -> History:
+def timings_of(learn: Loop) -> History:
     """Where the last fit with a `TimerCB` spent its time: a table, one row for each who and what.
 
     Columns: `who` (a callback, the owner of an action, "loader"), `what` (an event, an action,
@@ -35,7 +28,7 @@ def timings(self: Learner) -> History:
     Raises:
         AttributeError: there was no TimerCB.
     """
-    if (found := vars(self).get("_timings")) is None:
+    if (found := vars(learn).get("_timings")) is None:
         raise AttributeError("nothing was timed: fit(..., cbs=TimerCB()) first")
     return found
 
@@ -62,7 +55,7 @@ class TimerCB(Callback):
     def __init__(self, hint: float = 0.5) -> None:
         self.hint = hint
 
-    def before_fit(self, learn: Learner) -> None:
+    def before_fit(self, learn: Loop) -> None:
         """Start the clock."""
         self._sums: dict[tuple[str, str, str], list[float]] = {}  # calls, seconds, of the device
         self._notes: list[tuple[list[float], Any, Any]] = []  # begin and end on the device
@@ -71,12 +64,12 @@ class TimerCB(Callback):
         self._start = self._mark = perf_counter()
         self._wrap(learn)
 
-    def before_epoch(self, learn: Learner) -> None:
+    def before_epoch(self, learn: Loop) -> None:
         """Time callbacks that came since, too."""
         self._wrap(learn)
         self._epoch_begins(learn)
 
-    def cleanup_fit(self, learn: Learner) -> None:
+    def cleanup_fit(self, learn: Loop) -> None:
         """Make the table, and say if data are what takes the time."""
         self._read_device()
         vars(learn)["_timings"] = self._rows(perf_counter() - self._start)
@@ -86,7 +79,7 @@ class TimerCB(Callback):
                 f"{share:.0%} of a step waits for data: raise num_workers or cache", stacklevel=2
             )
 
-    def _wrap(self, learn: Learner) -> None:
+    def _wrap(self, learn: Loop) -> None:
         if learn._table is self._table:
             return
         table = {
@@ -103,12 +96,12 @@ class TimerCB(Callback):
                 who = type(learn.owner(action)).__name__
                 vars(learn)[action] = self._timer(vars(learn)[action], "model", who, action, learn)
 
-    def _timed(self, handler: Callable, event: str, learn: Learner) -> Callable:
+    def _timed(self, handler: Callable, event: str, learn: Loop) -> Callable:
         if isinstance(handler, CleanUp):
             return CleanUp(event, tuple(self._timed(m, event, learn) for m in handler.methods))
         return self._timer(handler, "callbacks", owner_name(handler), event, learn)
 
-    def _timer(self, f: Callable, kind: str, who: str, what: str, learn: Learner) -> Callable:
+    def _timer(self, f: Callable, kind: str, who: str, what: str, learn: Loop) -> Callable:
         @wraps(f, updated=())
         def run(*args: Any) -> Any:
             start, mark = perf_counter(), self._device_mark()
@@ -144,18 +137,18 @@ class TimerCB(Callback):
             sums[2] += begin.elapsed_time(end) / 1000
         self._notes = []
 
-    def _data_came(self, learn: Learner) -> None:
+    def _data_came(self, learn: Loop) -> None:
         now = perf_counter()
         self._note("data", "loader", "next batch", now - self._mark)
         self._waited += (now - self._mark) * learn.training
         self._mark = now
 
-    def _batch_ends(self, learn: Learner) -> None:
+    def _batch_ends(self, learn: Loop) -> None:
         now = perf_counter()
         self._worked += (now - self._mark) * learn.training
         self._mark = now
 
-    def _epoch_begins(self, learn: Learner) -> None:
+    def _epoch_begins(self, learn: Loop) -> None:
         self._mark = perf_counter()
 
     def _rows(self, total: float) -> History:
@@ -208,7 +201,7 @@ class ProfilerCB(Callback):
         self.steps, self.dir, self.options = steps, Path(dir), options
         self.profile: Any = None  # torch's, in a fit
 
-    def before_fit(self, learn: Learner) -> None:
+    def before_fit(self, learn: Loop) -> None:
         """Begin to wait; torch warms up for one batch."""
         first, stop = self.steps
         plan = torch.profiler.schedule(
@@ -224,12 +217,12 @@ class ProfilerCB(Callback):
         self.profile.start()
         self._runs = True
 
-    def cleanup_batch(self, learn: Learner) -> None:
+    def cleanup_batch(self, learn: Loop) -> None:
         """Count the batch."""
         if learn.training and self._runs:
             self.profile.step()
 
-    def cleanup_fit(self, learn: Learner) -> None:
+    def cleanup_fit(self, learn: Loop) -> None:
         """Stop, and write what there is of a fit that was shorter."""
         if self.profile is not None and self._runs:
             self._runs = False
@@ -250,12 +243,12 @@ class MemoryCB(Callback):
 
     order = Order.METRICS + 1
 
-    def before_round(self, learn: Learner) -> None:
+    def before_round(self, learn: Loop) -> None:
         """Begin to measure."""
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
 
-    def after_epoch(self, learn: Learner) -> None:
+    def after_epoch(self, learn: Loop) -> None:
         """Write it to the row; what comes last counts."""
         learn.row = {**learn.row, "memory_mb": memory_mb()}
 

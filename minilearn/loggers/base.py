@@ -1,8 +1,8 @@
 """The rows of a run, and how they reach a sink: LoggerCB, `learn.log`.
 
-Stands on core, smoothing and sums. Epoch rows are those of `learn.history`. Update rows, every so
-many updates, hold `epoch`, `steps`, the mean `loss` since the row before (and its named parts), the
-`lr` that the update used (`lr_0`, `lr_1`, … of several groups), and what `learn.log` was given.
+Epoch rows are those of `learn.history`. Update rows, every so many updates, hold `epoch`, `steps`,
+the mean `loss` since the row before (and its named parts), the `lr` that the update used (`lr_0`,
+`lr_1`, … of several groups), and what `learn.log` was given.
 """
 
 from __future__ import annotations
@@ -13,23 +13,20 @@ from importlib.util import find_spec
 from numbers import Number
 from typing import Any
 
-from minilearn.base.lazy_method import method_of
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
-from minilearn.core.exceptions import CancelException
-from minilearn.core.learner import Learner
-from minilearn.core.patched import Patched
+from minilearn.core.learner import Loop
 from minilearn.core.plan import parse_every
-from minilearn.distributed.sync import rank
 
+from ..base.rank import rank
+from ..core.events import CancelException
 from ..metrics.mean import loss_of
 from .smoothing import HistoryBuffer, MetricStorage
 
-_running: list[Learner] = []  # those with a sink, the innermost last
+_running: list[Loop] = []  # those with a sink, the innermost last
 
 
-@method_of(Patched)
-def log(self: Learner, smooth: bool = True, **values: Any) -> None:
+def log(self: Loop, smooth: bool = True, **values: Any) -> None:
     """Give values to the sinks among the callbacks, from any code that runs during a fit.
 
     Numbers and tensors with one element join the next update row, where the pass trains, and their
@@ -117,7 +114,7 @@ class LoggerCB(Callback):
 
     # ---- events ----
 
-    def before_fit(self, learn: Learner) -> None:
+    def before_fit(self, learn: Loop) -> None:
         """Forget the fit before; the sink is opened with the first row."""
         self._begin()
         self.scratch = learn.scratch
@@ -125,13 +122,13 @@ class LoggerCB(Callback):
         self._on = self._on and (self.is_local or self.scratch is None)
         _running.append(learn)
 
-    def before_step(self, learn: Learner) -> None:
+    def before_step(self, learn: Loop) -> None:
         """Note the learning rates, before a schedule moves them."""
         if self.every and (learn.steps_done + 1) % self.every == 0:
             groups = getattr(learn.opt, "param_groups", ())
             self._lrs = [float(group["lr"]) for group in groups if "lr" in group]
 
-    def after_batch(self, learn: Learner) -> None:
+    def after_batch(self, learn: Loop) -> None:
         """Take the losses, and write a row if it is time."""
         if not (self.every and self._on and learn.training):
             return
@@ -141,7 +138,7 @@ class LoggerCB(Callback):
             if self._step % self.every == 0:
                 self._emit(self.update_row(learn))
 
-    def after_round(self, learn: Learner) -> None:
+    def after_round(self, learn: Loop) -> None:
         """Write the rows that came to the history."""
         rows = [dict(row) for row in learn.history[self._seen :]]
         self._seen = len(learn.history)
@@ -151,7 +148,7 @@ class LoggerCB(Callback):
             self._logged, self._measured, self._shown = {}, {}, 0
         self._emit(*rows, again=True)
 
-    def cleanup_fit(self, learn: Learner) -> None:
+    def cleanup_fit(self, learn: Loop) -> None:
         """Write what is left, and close."""
         self.after_round(learn)
         if self._opened:
@@ -162,14 +159,14 @@ class LoggerCB(Callback):
 
     # ---- rows ----
 
-    def update_row(self, learn: Learner) -> dict[str, Any]:
+    def update_row(self, learn: Loop) -> dict[str, Any]:
         """Return the row of the update that was just made; this reads the device."""
         values = {name: value for name, (_, value) in self.storage.values_maybe_smooth.items()}
         several = len(self._lrs) > 1
         lrs = {f"lr_{i}" if several else "lr": lr for i, lr in enumerate(self._lrs)}
         return {"epoch": learn.epoch, "steps": learn.steps_done, **values, **lrs}
 
-    def take(self, learn: Learner, smooth: bool, values: dict[str, Any]) -> None:
+    def take(self, learn: Loop, smooth: bool, values: dict[str, Any]) -> None:
         """Take what `learn.log` was given."""
         phase = "train_" if learn.training else f"{learn.valid_name or 'valid'}_"
         phase = phase if "epoch" in learn.levels else ""

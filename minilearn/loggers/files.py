@@ -1,7 +1,4 @@
-"""The rows of a run in files: CSV, JSON lines, TensorBoard's events.
-
-Stands on rows.
-"""
+"""The rows of a run in files: CSV, JSON lines, TensorBoard's events."""
 
 from __future__ import annotations
 

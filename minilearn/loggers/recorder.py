@@ -1,6 +1,6 @@
 """Hyper-parameters over the updates of a fit: RecorderCB.
 
-Stands on core and fields. matplotlib is asked for by `plot` alone.
+matplotlib is asked for by `plot` alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..optim.param_sched import get_field
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from minilearn.core.learner import Learner
+    from minilearn.core.learner import Loop
 
 
 class RecorderCB(Callback):
@@ -53,23 +53,23 @@ class RecorderCB(Callback):
         self.groups, self.pg, self._by_update = groups, None, True
         self.recs: dict[str, list[Any]] = {name: [] for name in self.d}
 
-    def before_fit(self, learn: Learner) -> None:
+    def before_fit(self, learn: Loop) -> None:
         """Begin new records."""
         self.recs = {name: [] for name in self.d}
         self.pg = (getattr(learn.opt, "param_groups", None) or [None])[0]
         self._by_update = hasattr(type(learn), "steps_done")
 
-    def after_step(self, learn: Learner) -> None:
+    def after_step(self, learn: Loop) -> None:
         """Record what the update that was just made has used."""
         if self._by_update:
             self._record(learn.opt)
 
-    def after_batch(self, learn: Learner) -> None:
+    def after_batch(self, learn: Loop) -> None:
         """Record by batches where a learner of your own does not count updates."""
         if not self._by_update and getattr(learn, "training", learn.model.training):
             self._record(learn.opt)
 
-    def cleanup_fit(self, learn: Learner) -> None:
+    def cleanup_fit(self, learn: Loop) -> None:
         """Read what was recorded as tensors."""
         self.recs = {name: _as_numbers(values) for name, values in self.recs.items()}
 

@@ -1,7 +1,4 @@
-"""What a run was made of: RunCB.
-
-Stands on rows.
-"""
+"""What a run was made of: RunCB."""
 
 from __future__ import annotations
 
@@ -18,10 +15,11 @@ import torch
 
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
-from minilearn.distributed.sync import rank
+
+from ..base.rank import rank
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Learner
+    from minilearn.core.learner import Loop
 
 PACKAGES = ("minilearn", "torch", "numpy", "fastcore", "torcheval", "datasets", "safetensors")
 
@@ -48,7 +46,7 @@ class RunCB(Callback):
     def __init__(self, dir: str | Path, **settings: Any) -> None:
         self.dir, self.settings = Path(dir), settings
 
-    def before_fit(self, learn: Learner) -> None:
+    def before_fit(self, learn: Loop) -> None:
         """Add an entry to the file."""
         self._file = (learn.scratch or self.dir) / "run.json"
         self._runs = json.loads(self._file.read_text()) if self._file.exists() else []
@@ -58,7 +56,7 @@ class RunCB(Callback):
         self._runs.append({**entry, "git": git_state(), "environment": environment()})
         self._write()
 
-    def cleanup_fit(self, learn: Learner) -> None:
+    def cleanup_fit(self, learn: Loop) -> None:
         """Say how the fit ended."""
         ended = {"ended": _now(), "epoch": learn.epoch, "steps": learn.steps_done}
         self._runs[-1] |= {**ended, "error": learn.error and repr(learn.error)}

@@ -1,6 +1,6 @@
 """Values over time, smoothed for the eye: HistoryBuffer, MetricStorage.
 
-Stands on sums. Tensors stay on their device until a value is asked for.
+Tensors stay on their device until a value is asked for.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The rows of a run as lines of text: LogCB and setup_logger, on Python's own logging.
-
-Stands on core, display, metrics, rows, sums and timing.
-"""
+"""The rows of a run as lines of text: LogCB and setup_logger, on Python's own logging."""
 
 from __future__ import annotations
 
@@ -17,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from minilearn.base.batch import n_batches
 from minilearn.core.history import format_value
 from minilearn.core.stream import pick_loader
-from minilearn.distributed.sync import rank as this_rank
 
+from ..base.rank import rank as this_rank
 from ..insight.timing import memory_mb
 from ..metrics.callback import MetricsCB
 from ..metrics.mean import check_on_nan, tell_not_finite, where_skipped
@@ -26,7 +23,7 @@ from ..progress.terminal import take_log
 from .base import LoggerCB
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Learner
+    from minilearn.core.learner import Loop
 
 COLOURS = {logging.WARNING: "\033[33m", logging.ERROR: "\033[31m", logging.CRITICAL: "\033[31m"}
 
@@ -72,7 +69,7 @@ class LogCB(LoggerCB):
         self.window, self.path, self.on_nan = window, path, check_on_nan(on_nan)
         super().__init__(every)
 
-    def before_fit(self, learn: Learner) -> None:
+    def before_fit(self, learn: Loop) -> None:
         """Open the file, and start the clocks."""
         super().before_fit(learn)
         path = self.scratch if self.scratch and self.path else self.path
@@ -88,17 +85,17 @@ class LogCB(LoggerCB):
         self._updates = self._validations = 0
         self._met_nan = False
 
-    def before_epoch(self, learn: Learner) -> None:
+    def before_epoch(self, learn: Loop) -> None:
         """Start the clock of the pass."""
         self._start = self._mark = perf_counter()
         self._first = learn.steps_done
 
-    def before_batch(self, learn: Learner) -> None:
+    def before_batch(self, learn: Loop) -> None:
         """Note how long the data took."""
         if learn.training:
             self._data += perf_counter() - self._mark
 
-    def after_batch(self, learn: Learner) -> None:
+    def after_batch(self, learn: Loop) -> None:
         """Note how long the batch took, and write a line if it is time."""
         if learn.training:
             now = perf_counter()
@@ -108,7 +105,7 @@ class LogCB(LoggerCB):
             if not self._batches:  # a line was written
                 self._check_finite(learn)
 
-    def after_epoch(self, learn: Learner) -> None:
+    def after_epoch(self, learn: Loop) -> None:
         """Note how long the pass took."""
         seconds = perf_counter() - self._start
         if learn.training:
@@ -123,7 +120,7 @@ class LogCB(LoggerCB):
         super().load_state_dict(state)
         self.logger.info("going on behind update %d; lines above may tell of more", self._step)
 
-    def cleanup_fit(self, learn: Learner) -> None:
+    def cleanup_fit(self, learn: Loop) -> None:
         """Write the last row, and close the file."""
         super().cleanup_fit(learn)
         self._taken_logs.close()
@@ -131,7 +128,7 @@ class LogCB(LoggerCB):
             self.logger.removeHandler(handler)
             handler.close()
 
-    def update_row(self, learn: Learner) -> dict[str, Any]:
+    def update_row(self, learn: Loop) -> dict[str, Any]:
         """Return the row with times and memory, and look at the losses."""
         row, n = super().update_row(learn), self._batches
         speed = float(self._items) / max(self._spent, 1e-9)
@@ -141,7 +138,7 @@ class LogCB(LoggerCB):
         self._data = self._spent = self._items = self._batches = 0
         return row
 
-    def _time_left(self, learn: Learner, batch_s: float) -> str:
+    def _time_left(self, learn: Loop, batch_s: float) -> str:
         if learn.n_steps is None:
             return "?"
         updates = learn.n_steps - learn.steps_done
@@ -162,7 +159,7 @@ class LogCB(LoggerCB):
         values = (f"{k} {format_value(v)}" for k, v in row.items() if k != "epoch")
         self.logger.info("  ".join([f"epoch {row['epoch']} {place}", *values]))
 
-    def _check_finite(self, learn: Learner) -> None:
+    def _check_finite(self, learn: Loop) -> None:
         names = [n for n in {"loss": 0, **(learn.loss_parts or {})} if n in self.storage]
         bad = [n for n in names if not math.isfinite(self.storage[n].global_sum)]
         if self._met_nan or not bad:

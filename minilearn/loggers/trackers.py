@@ -1,6 +1,6 @@
 """The rows of a run on trackers: Weights & Biases, MLflow.
 
-Stands on rows. Their libraries are imported when a fit first writes.
+Their libraries are imported when a fit first writes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Losses and metrics of each pass: MetricsCB.
-
-Stands on core, sums and feed.
-"""
+"""Losses and metrics of each pass: MetricsCB."""
 
 from __future__ import annotations
 
@@ -13,10 +10,11 @@ from minilearn.base.batch import HALF, batch_size, describe, map_batch
 from minilearn.base.modes import is_training
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
-from minilearn.core.exceptions import CancelException
 from minilearn.core.history import format_value
-from minilearn.distributed.sync import Processes, rank
+from minilearn.distributed.sync import Processes
 
+from ..base.rank import rank
+from ..core.events import CancelException
 from .mean import (
     FunctionMean,
     Mean,
@@ -41,7 +39,7 @@ from .update import (
 )
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Learner
+    from minilearn.core.learner import Loop
 
 
 class MetricsCB(Callback):
@@ -97,13 +95,13 @@ class MetricsCB(Callback):
 
     # ---- events ----
 
-    def before_fit(self, learn: Learner) -> None:
+    def before_fit(self, learn: Loop) -> None:
         """Begin new rows, and let others find this as `learn.metrics`."""
         learn.metrics, self.rows, self._resumed = self, [], None
         if getattr(learn, "processes", None) is not None:
             check_mergeable(self.metrics)
 
-    def before_epoch(self, learn: Learner) -> None:
+    def before_epoch(self, learn: Loop) -> None:
         """Forget the pass before."""
         for metric in self.all_metrics.values():
             metric.reset()
@@ -117,7 +115,7 @@ class MetricsCB(Callback):
         if self._resumed is not None:
             self._resume()
 
-    def after_batch(self, learn: Learner) -> None:
+    def after_batch(self, learn: Loop) -> None:
         """Take the loss and the predictions of a finished batch."""
         n = learn.n_items if self._counts else batch_size(learn.batch)
         self._take_losses(learn, n)
@@ -128,13 +126,13 @@ class MetricsCB(Callback):
             if self.feed:
                 self.feed.update(preds, targs)
 
-    def after_epoch(self, learn: Learner) -> None:
+    def after_epoch(self, learn: Loop) -> None:
         """Read the values of the pass, and publish them."""
         if self._measuring:
             self._measuring = False
             self._publish(learn)
 
-    def cleanup_epoch(self, learn: Learner) -> None:
+    def cleanup_epoch(self, learn: Loop) -> None:
         """Do so too where a cancel ended the pass; an error leaves no row."""
         if isinstance(getattr(learn, "error", None), CancelException):
             self.after_epoch(learn)
@@ -142,7 +140,7 @@ class MetricsCB(Callback):
 
     # ---- a batch ----
 
-    def _take_losses(self, learn: Learner, n: Any) -> None:
+    def _take_losses(self, learn: Loop, n: Any) -> None:
         loss = loss_of(learn)
         if isinstance(loss, (Tensor, float, int)):
             self.loss.update(loss, n)
@@ -156,7 +154,7 @@ class MetricsCB(Callback):
             self.parts[name] = Mean()
         return self.parts[name]
 
-    def _targets(self, learn: Learner) -> Any:
+    def _targets(self, learn: Loop) -> Any:
         """Return what the loss was compared with: one target as it is, several as a tuple."""
         if self._split is not None:
             targs = self._split(learn.batch)[2]
@@ -180,7 +178,7 @@ class MetricsCB(Callback):
         if self.feed:
             self.feed.flush()
 
-    def _publish(self, learn: Learner) -> None:
+    def _publish(self, learn: Loop) -> None:
         training = is_training(learn)
         values = self._values(getattr(learn, "processes", None))
         if not values:
@@ -212,7 +210,7 @@ class MetricsCB(Callback):
                 values.update(columns_of(name, metric.compute()))
         return values
 
-    def _columns(self, learn: Learner, values: dict[str, Any], training: bool) -> dict[str, Any]:
+    def _columns(self, learn: Loop, values: dict[str, Any], training: bool) -> dict[str, Any]:
         """Return the values under their names in the history."""
         part = "train" if training else getattr(learn, "valid_name", None)
         prefix = "" if part is None else f"{part}_"

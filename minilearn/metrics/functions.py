@@ -1,7 +1,6 @@
 """Metric functions of (preds, targs), and an adapter for those of scikit-learn.
 
-Stands on sums. Each can be called on one batch, and given to MetricsCB, which makes it the exact
-value of a pass.
+Each can be called on one batch, and given to MetricsCB, which makes it the exact value of a pass.
 """
 
 from __future__ import annotations

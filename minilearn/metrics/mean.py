@@ -1,6 +1,6 @@
 """Means over a pass, summed on the device of the data; what to do where a loss is not finite.
 
-Stands on core. Nothing here reads a device value: `compute` returns a tensor.
+Nothing here reads a device value: `compute` returns a tensor.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Metrics of several processes put together, so that each has what one process would have.
-
-Stands on core.
-"""
+"""Metrics of several processes put together, so that each has what one process would have."""
 
 from __future__ import annotations
 

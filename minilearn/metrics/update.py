@@ -1,6 +1,6 @@
 """What counts as a metric, and how batches reach metric objects: joined where that is the same.
 
-Stands on core. It names families of classes of both libraries and imports neither.
+It names families of classes of both libraries and imports neither.
 """
 
 from __future__ import annotations

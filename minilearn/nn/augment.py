@@ -1,7 +1,7 @@
 """Random changes of pictures, a whole batch at once on its device; no input is changed in place.
 
-Stands on core.batch. Places are drawn on the CPU, by torch's global generator unless another is
-given, so that every device gets the same. Pictures (B, C, H, W) may be floats or uint8.
+Places are drawn on the CPU, by torch's global generator unless another is given, so that every
+device gets the same. Pictures (B, C, H, W) may be floats or uint8.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Initialise weights: Kaiming for each layer, or LSUV, which measures real activations.
 
-Stands on torch and core.seed. For Xavier and the rest use `torch.nn.init`.
+For Xavier and the rest use `torch.nn.init`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Building blocks of small convolutional networks.
 
-Stands on torch only. Everything is an ordinary `nn.Module` or a function that returns one.
+Everything is an ordinary `nn.Module` or a function that returns one.
 """
 
 from __future__ import annotations

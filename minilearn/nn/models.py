@@ -1,7 +1,6 @@
 """Two small image classifiers: a plain CNN and a ResNet.
 
-Stands on layers, registry and core.batch. Both average over height and width, and so take any image
-size.
+Both average over height and width, and so take any image size.
 """
 
 from __future__ import annotations

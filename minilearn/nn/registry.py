@@ -1,7 +1,4 @@
-"""Models by name, from plain arguments, which can be made again: `create_model`, `register_model`.
-
-Stands on core.text and torch; timm is asked for its own models alone.
-"""
+"""Models by name, made from plain arguments: `create_model`, `register_model`."""
 
 from __future__ import annotations
 
@@ -18,10 +15,12 @@ from torch import nn
 
 from minilearn.base.text import did_you_mean
 
+from . import timm_models
+from .timm_models import TIMM
+
 F = TypeVar("F", bound=Callable[..., nn.Module])
 
 MODELS: dict[str, Callable[..., nn.Module]] = {}
-TIMM = "timm/"
 NAMED = ("torch.nn", "minilearn.nn")  # whose names may stand for makers of layers in arguments
 PLAIN = (str, int, float, bool, type(None))
 
@@ -80,9 +79,7 @@ def create_model(name: str, **arguments: Any) -> nn.Module:
     """
     arguments = {key: from_plain(value) for key, value in arguments.items()}
     if name.startswith(TIMM):
-        from .timm_models import create
-
-        return create(name.removeprefix(TIMM), arguments)
+        return timm_models.create(name.removeprefix(TIMM), arguments)
     return model_maker(name)(**arguments)
 
 
@@ -95,9 +92,7 @@ def remake_model(name: str, arguments: Mapping[str, Any]) -> nn.Module:
     if name not in MODELS and not name.startswith(TIMM):
         raise ValueError(_no_model(name))
     if name.startswith(TIMM):
-        from .timm_models import check_remade
-
-        check_remade(name, arguments)
+        timm_models.check_remade(name, arguments)
     return create_model(name, **arguments)
 
 
@@ -109,9 +104,7 @@ def model_maker(name: str) -> Callable[..., Any]:
         ImportError: the package that is named is not installed.
     """
     if name.startswith(TIMM):
-        from .timm_models import entry
-
-        return entry(name.removeprefix(TIMM))
+        return timm_models.entry(name.removeprefix(TIMM))
     if ":" in name:
         return named_object(name)
     if name not in MODELS:
@@ -129,10 +122,9 @@ def list_models(pattern: str = "*") -> list[str]:
     """
     ours = sorted(name for name in MODELS if fnmatchcase(name, pattern))
     try:
-        from .timm_models import names
+        theirs = [f"{TIMM}{n}" for n in timm_models.names()]
     except ImportError:
         return ours
-    theirs = [f"{TIMM}{n}" for n in names()]
     return ours + [n for n in theirs if fnmatchcase(n, pattern) or fnmatchcase(n[5:], pattern)]
 
 
@@ -160,21 +152,6 @@ def named_object(spec: str) -> Any:
             raise ValueError(f"{module} has no {name!r}{hint}")
         found = getattr(found, part)
     return found
-
-
-def timm_module(name: str = "timm") -> Any:
-    """Return timm, or a module of it.
-
-    Raises:
-        ImportError: it is not installed, or does not work here.
-    """
-    try:
-        return import_module(name)
-    except (ImportError, RuntimeError) as e:  # RuntimeError: its torchvision is for another torch
-        raise ImportError(
-            f"names that begin with timm/ need timm, which cannot be imported here: {e}. "
-            "pip install timm"
-        ) from e
 
 
 def _no_model(name: str) -> str:

@@ -1,21 +1,20 @@
 """Models of timm, where that is installed: made by name, so that they can be made again.
 
-Stands on registry. Importing this module needs timm.
+Importing this module does not import timm; its functions do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 from torch import nn
 
 from minilearn.base.text import did_you_mean
 
-from .registry import TIMM, timm_module
-
-timm = timm_module()
+TIMM = "timm/"  # how names of its models begin
 ELSEWHERE = (
     "pretrained",
     "pretrained_cfg",
@@ -28,7 +27,7 @@ ELSEWHERE = (
 @cache
 def names() -> tuple[str, ...]:
     """Return the names of all models."""
-    return tuple(timm.list_models())
+    return tuple(timm_module().list_models())
 
 
 def entry(name: str) -> Callable[..., nn.Module]:
@@ -39,14 +38,14 @@ def entry(name: str) -> Callable[..., nn.Module]:
     """
     if name.partition(".")[0] not in names():
         raise ValueError(f"timm has no model {name!r}{did_you_mean(name, names())}")
-    return timm.model_entrypoint(name)
+    return timm_module().model_entrypoint(name)
 
 
 def create(name: str, arguments: dict[str, Any]) -> nn.Module:
     """Make a model of timm; see `create_model`."""
     entry(name)
     try:
-        model = timm.create_model(name, **arguments)
+        model = timm_module().create_model(name, **arguments)
     except TypeError as e:  # its constructors take what comes
         raise ValueError(f"timm/{name} cannot be made with {arguments}: {e}") from e
     except Exception as e:  # each way of downloading has its own errors
@@ -75,7 +74,7 @@ def check_remade(name: str, arguments: Mapping[str, Any]) -> None:
 def normalisation(name: str, channels: int) -> dict[str, list[float]]:
     """Return the mean and deviation, per channel, that a model of timm was trained with."""
     entry(name)
-    cfg = timm.get_pretrained_cfg(name)
+    cfg = timm_module().get_pretrained_cfg(name)
     if cfg is None:  # a model without weights for it has none
         return {}
     stats = {"mean": list(cfg.mean), "std": list(cfg.std)}
@@ -87,3 +86,18 @@ def normalisation(name: str, channels: int) -> dict[str, list[float]]:
 def _last_line(e: Exception) -> str:
     lines = [line for line in str(e).splitlines() if line.strip()]
     return f"{type(e).__name__}: {lines[-1].rstrip(chr(46))}" if lines else type(e).__name__
+
+
+def timm_module(name: str = "timm") -> Any:
+    """Return timm, or a module of it.
+
+    Raises:
+        ImportError: it is not installed, or does not work here.
+    """
+    try:
+        return import_module(name)
+    except (ImportError, RuntimeError) as e:  # RuntimeError: its torchvision is for another torch
+        raise ImportError(
+            f"names that begin with timm/ need timm, which cannot be imported here: {e}. "
+            "pip install timm"
+        ) from e

@@ -1,7 +1,4 @@
-"""Parts of a model that stand still while the rest learns: freeze, unfreeze, fine_tune.
-
-Stands on core, optim and recipes.
-"""
+"""Parts of a model that stand still while the rest learns: freeze, unfreeze, fine_tune."""
 
 from __future__ import annotations
 
@@ -11,16 +8,13 @@ from typing import Any
 from torch import nn
 from torch.nn import Parameter
 
-from ..base.lazy_method import method_of
 from ..base.modes import hold
 from ..base.text import few
-from ..core.learner import Learner
-from ..core.patched import Patched
+from ..core.learner import Loop
 from .optimizer import layer_groups, matches
 
 
-@method_of(Patched)
-def freeze(self: Learner, *patterns: str) -> None:
+def freeze(self: Loop, *patterns: str) -> None:
     """Freeze parts of the model by name; without a name, all but its last layer.
 
     Frozen weights do not move, whatever the optimizer: they have no gradient. Batch norm of frozen
@@ -39,15 +33,13 @@ def freeze(self: Learner, *patterns: str) -> None:
         _set_trainable(self.model, _named_like(self.model, pattern), False)
 
 
-@method_of(Patched)
-def unfreeze(self: Learner, *patterns: str) -> None:
+def unfreeze(self: Loop, *patterns: str) -> None:
     """Let parts of the model learn, by name as in `freeze`; without a name, all of it."""
     for pattern in patterns or ("*",):
         _set_trainable(self.model, _named_like(self.model, pattern), True)
 
 
-@method_of(Patched)
-def freeze_to(self: Learner, n: int) -> None:
+def freeze_to(self: Loop, n: int) -> None:
     """Freeze the first layers, and let layer `n` and those after it learn.
 
     Args:
@@ -91,9 +83,8 @@ def _set_trainable(model: nn.Module, params: list[Parameter], trainable: bool) -
             hold(module, module in frozen, model.training)
 
 
-@method_of(Patched)
 def fine_tune(
-    self: Learner,
+    self: Loop,
     n_epochs: int,
     base_lr: float = 2e-3,
     freeze_epochs: int = 1,

@@ -1,7 +1,4 @@
-"""How long a fit is, for schedules; and whether a schedule is as long.
-
-Stands on torch.
-"""
+"""How long a fit is, for schedules; and whether a schedule is as long."""
 
 from __future__ import annotations
 

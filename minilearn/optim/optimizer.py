@@ -1,7 +1,7 @@
 """Optimizers by name, and groups of parameters with settings of their own.
 
-Stands on core, nn and callbacks.warmup. Each fit makes its optimizer here: of
-`Learner(opt_func="adamw")`, or of `opt_func=optimizer("adamw", wd=0.05, layer_decay=0.75)`.
+Each fit makes its optimizer here: of `Learner(opt_func="adamw")`, or of
+`opt_func=optimizer("adamw", wd=0.05, layer_decay=0.75)`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ import torch
 from torch import nn
 from torch.nn import Parameter
 
-from ..base.lazy_method import method_of
 from ..base.text import did_you_mean, few, in_columns
-from ..core.learner import Learner
-from ..core.patched import Patched
+from ..core.learner import Loop
 from ..nn.init import NORMS
-from ..nn.registry import timm_module
+from ..nn.timm_models import timm_module
 from .warmup import set_lr
 
 __all__ = ["optimizer", "param_groups"]
@@ -109,8 +107,7 @@ def named(name: str) -> Callable[..., Any]:
     raise ValueError(f"no optimizer {name!r}{hint}; torch has {', '.join(sorted(known))}")
 
 
-@method_of(Patched)
-def _new_opt(self: Learner, lr: float | slice) -> Any:
+def make_optimizer(self: Loop, lr: float | slice) -> Any:
     """Make the optimizer of a fit; what has `takes_model = True` is given the model."""
     func: Any = self.opt_func
     takes_model = getattr(func, "takes_model", False)
@@ -119,8 +116,7 @@ def _new_opt(self: Learner, lr: float | slice) -> Any:
     return func(self.model if takes_model else self.model.parameters(), lr)
 
 
-@method_of(Patched)
-def _set_lr(self: Learner, lr: float | slice) -> None:
+def set_optimizer_lr(self: Loop, lr: float | slice) -> None:
     """Give the optimizer that is kept another rate; its groups keep their ratios (R15)."""
     groups = getattr(self.opt, "param_groups", None)
     name = type(self.opt).__name__
@@ -140,8 +136,7 @@ def _set_lr(self: Learner, lr: float | slice) -> None:
         set_lr(group, lr * (rate / max(rates) if max(rates) else 1.0))
 
 
-@method_of(Patched)
-def _check_opt(self: Learner) -> None:
+def check_optimizer(self: Loop) -> None:
     """See, before each training pass, that the optimizer fits the model and its step."""
     groups = getattr(self.opt, "param_groups", None)
     if groups is None or not isinstance(self.model, nn.Module):

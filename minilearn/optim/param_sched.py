@@ -1,7 +1,4 @@
-"""Fields of the optimizer as functions of progress: momentum, betas, weight decay, also the rate.
-
-Stands on core and the registry of names.
-"""
+"""Options of parameter groups as functions of progress: momentum, betas, weight decay, rate."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Learner
+    from minilearn.core.learner import Loop
 
 
 SHORT = {"wd": "weight_decay", "mom": "momentum"}
@@ -45,21 +42,21 @@ class ParamSchedCB(Callback):
         self.factor, self.fields = factor, fields
         self._begun = False
 
-    def before_fit(self, learn: Learner) -> None:
+    def before_fit(self, learn: Loop) -> None:
         """Wait for the first training pass."""
         self._begun = False
 
-    def before_epoch(self, learn: Learner) -> None:
+    def before_epoch(self, learn: Loop) -> None:
         """Set the values of the first update."""
         if learn.training and not self._begun:
             self._begin(learn)
             self._set(learn)
 
-    def after_step(self, learn: Learner) -> None:
+    def after_step(self, learn: Loop) -> None:
         """Set the values of the next update."""
         self._set(learn)
 
-    def _begin(self, learn: Learner) -> None:
+    def _begin(self, learn: Loop) -> None:
         if learn.n_steps is None:
             raise ValueError(
                 f"{self!r} needs the length of the fit, and the loader has none: give fit n_steps=…"
@@ -77,7 +74,7 @@ class ParamSchedCB(Callback):
         # in the group, as torch keeps its initial_lr: a second fit and a resume start from it
         return group.setdefault(f"initial_{name}", get_field(group, name))
 
-    def _set(self, learn: Learner) -> None:
+    def _set(self, learn: Loop) -> None:
         total: Any = learn.n_steps  # known, or the fit would not have begun
         progress = min(learn.steps_done / total, 1.0)
         for name, fn in self.fields.items():

@@ -1,32 +1,20 @@
-"""Fits with a schedule, in one call.
-
-Stands on core, metrics, schedule and training.
-"""
+"""Fits with a schedule, in one call."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from torch import nn
-from torch.optim import Optimizer
-
-from minilearn.base.lazy_method import method_of
 from minilearn.core.callback import as_callbacks
-from minilearn.core.learner import Learner
-from minilearn.core.patched import Patched
+from minilearn.core.learner import Loop
 
-from ..callbacks.training import TrainCB
-from ..metrics.callback import MetricsCB
-from ..metrics.functions import accuracy
 from .sched_callbacks import BatchSchedCB
 from .schedulers import Factory, flat_cos, one_cycle
 
 
-@method_of(Patched)
 def fit_one_cycle(
-    self: Learner,
+    self: Loop,
     n_epochs: int | None = None,
     lr_max: float | slice | Sequence[float] | None = None,
     *,
@@ -64,9 +52,8 @@ def fit_one_cycle(
     _fit_with(self, cycle, n_epochs, lr_max, cbs, kwargs)
 
 
-@method_of(Patched)
 def fit_flat_cos(
-    self: Learner,
+    self: Loop,
     n_epochs: int | None = None,
     lr: float | None = None,
     *,
@@ -93,34 +80,7 @@ def fit_flat_cos(
 
 
 def _fit_with(
-    learn: Learner, sched: Factory, n_epochs: int | None, lr: Any, cbs: Any, kwargs: dict[str, Any]
+    learn: Loop, sched: Factory, n_epochs: int | None, lr: Any, cbs: Any, kwargs: dict[str, Any]
 ) -> None:
     top = max(lr) if isinstance(lr, Sequence) else lr
     learn.fit(n_epochs, lr=top, cbs=[*as_callbacks(cbs), BatchSchedCB(sched)], **kwargs)
-
-
-def fit(
-    epochs: int,
-    model: nn.Module,
-    loss_func: Callable[..., Any],
-    opt: Optimizer,
-    train_dl: Any,
-    valid_dl: Any,
-) -> tuple[float, float]:
-    """Train a classifier with a ready optimizer, without a Learner of your own.
-
-    Args:
-        epochs: passes over the training data.
-        model: gives logits, shape (B, K).
-        loss_func: takes logits and labels.
-        opt: holds the parameters of `model`.
-        train_dl: batches of (inputs, labels).
-        valid_dl: the same, for the validation after each pass.
-
-    Returns:
-        Loss and accuracy of the last validation.
-    """
-    cbs = [TrainCB(), MetricsCB(accuracy=accuracy)]
-    learn = Learner(model, (train_dl, valid_dl), loss_func, cbs=cbs, opt=opt)
-    learn.fit(epochs)
-    return learn.history["valid_loss"][-1], learn.history["accuracy"][-1]

@@ -1,7 +1,7 @@
 """Schedules in a fit: torch's schedulers per update, per epoch and on a plateau.
 
-Stands on core, schedulers, warmup and monitor. A schedule moves after the recorder has seen the
-rate that an update used, and before anybody saves (R2, R3).
+A schedule moves after the recorder has seen the rate that an update used, and before anybody saves
+(R2, R3).
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from torch.optim import Optimizer, lr_scheduler
 
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
-from minilearn.core.exceptions import CancelEpochException, CancelRoundException
 
 from ..callbacks.monitor import Monitor
+from ..core.events import CancelEpochException, CancelRoundException
 from .schedulers import Factory, Lengths, asked_lengths, build, check_fits, factory_name
 from .warmup import WarmupLR, set_lr
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Learner
+    from minilearn.core.learner import Loop
 
 
-def fit_lengths(learn: Learner, unit: str) -> Lengths:
+def fit_lengths(learn: Loop, unit: str) -> Lengths:
     """Return how long the fit is, for a schedule that steps once a `unit`."""
     updates, epochs, per_epoch = learn.n_steps, learn.n_epochs, learn.n_batches
     if per_epoch is not None:
@@ -88,28 +88,28 @@ class BaseSchedCB(Callback):
         self._limit: int | None = None
         self._state: Any = None  # what a resume gave
 
-    def before_fit(self, learn: Learner) -> None:
+    def before_fit(self, learn: Loop) -> None:
         """Forget the last fit's scheduler; the new one waits for a training pass."""
         self.schedo, self.steps, self._running = None, 0, False
 
-    def before_epoch(self, learn: Learner) -> None:
+    def before_epoch(self, learn: Loop) -> None:
         """Make the scheduler, before the first training pass or to go on with a state."""
         if (learn.training or self._state is not None) and not self._running:
             self._make(learn)
 
-    def after_step(self, learn: Learner) -> None:
+    def after_step(self, learn: Loop) -> None:
         """Let a warm-up that counts updates move on."""
         if isinstance(self.schedo, WarmupLR):
             self.schedo.tick()
 
-    def cleanup_fit(self, learn: Learner) -> None:
+    def cleanup_fit(self, learn: Loop) -> None:
         """Leave the rates that a next schedule on this optimizer starts from."""
         if self._running:
             for group, lr in zip(self.schedo.optimizer.param_groups, self._base, strict=False):
                 group["initial_lr"] = lr
         self._running = False
 
-    def _make(self, learn: Learner) -> None:
+    def _make(self, learn: Loop) -> None:
         opt, lengths = learn.opt, fit_lengths(learn, self.unit)
         if not isinstance(opt, Optimizer):
             raise TypeError(
@@ -138,7 +138,7 @@ class BaseSchedCB(Callback):
                 "ReduceLROnPlateau needs a value to watch: use PlateauCB('valid_loss', patience=…)"
             )
 
-    def _step(self, learn: Learner) -> None:
+    def _step(self, learn: Loop) -> None:
         """Move the schedule on by one step, if this is a training pass."""
         if learn.training:
             self._advance()
@@ -205,7 +205,7 @@ class BatchSchedCB(BaseSchedCB):
     Writes:
     """
 
-    def after_step(self, learn: Learner) -> None:
+    def after_step(self, learn: Loop) -> None:
         """Step."""
         self._step(learn)
 
@@ -223,12 +223,12 @@ class EpochSchedCB(BaseSchedCB):
 
     unit = "epoch"
 
-    def before_batch(self, learn: Learner) -> None:
+    def before_batch(self, learn: Loop) -> None:
         """Catch up, where a new pass over the data began without a word."""
         if learn.training and learn.epoch > self.steps:
             self._follow(learn.epoch)
 
-    def cleanup_epoch(self, learn: Learner) -> None:
+    def cleanup_epoch(self, learn: Loop) -> None:
         """Step, unless an error or the end of the fit broke off the pass."""
         broke_off = not isinstance(
             learn.error, (type(None), CancelEpochException, CancelRoundException)
@@ -275,12 +275,12 @@ class PlateauCB(BaseSchedCB):
         sched = partial(lr_scheduler.ReduceLROnPlateau, mode=self.monitor.mode, **kwargs)
         super().__init__(sched if warmup is None else warmup(sched))
 
-    def before_fit(self, learn: Learner) -> None:
+    def before_fit(self, learn: Loop) -> None:
         """Forget what the last fit showed."""
         super().before_fit(learn)
         self.monitor.reset()
 
-    def after_round(self, learn: Learner) -> None:
+    def after_round(self, learn: Loop) -> None:
         """Step with the value of this round's validation."""
         value = self.monitor.read(learn)
         if value is not None and self._running:

@@ -1,7 +1,4 @@
-"""Schedules by name: `schedule`.
-
-Stands on schedulers and the registry of names.
-"""
+"""Schedules by name: `schedule`."""
 
 from __future__ import annotations
 
@@ -12,8 +9,10 @@ from typing import Any
 from torch.optim import lr_scheduler
 
 from minilearn.base.text import did_you_mean
-from minilearn.nn.registry import TIMM, named_object, timm_module
+from minilearn.nn.registry import named_object
+from minilearn.nn.timm_models import TIMM
 
+from ..nn.timm_models import timm_module
 from .schedulers import Factory, constant, flat_cos, one_cycle
 
 # as in fit_one_cycle

@@ -1,7 +1,7 @@
 """Schedulers for a fit: torch's own, their lengths filled in; two more curves; previews.
 
-Stands on torch, lengths and timm_schedules. A *factory* is called with an optimizer and returns a
-scheduler, as `partial(lr_scheduler.CosineAnnealingLR, eta_min=1e-5)` does.
+A *factory* is called with an optimizer and returns a scheduler, as
+`partial(lr_scheduler.CosineAnnealingLR, eta_min=1e-5)` does.
 """
 
 from __future__ import annotations

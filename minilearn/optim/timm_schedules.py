@@ -1,7 +1,4 @@
-"""Schedules of timm in a fit: they are told the time, where torch's count it themselves.
-
-Stands on nothing; timm is not imported here.
-"""
+"""Schedules of timm in a fit: they are told the time, where torch's count it themselves."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Warm-up around any schedule, per update, per epoch or on a plateau.
 
-Stands on schedulers. The schedule runs on a shadow of the optimizer from the first step on; the
-warm-up reads its rates there and writes its own into the real one, so neither disturbs the other.
+The schedule runs on a shadow of the optimizer from the first step on; the warm-up reads its rates
+there and writes its own into the real one, so neither disturbs the other.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The progress of a fit, for the eye: ProgressCB.
-
-Stands on core, display and notebook.
-"""
+"""The progress of a fit, for the eye: ProgressCB."""
 
 from __future__ import annotations
 
@@ -17,14 +14,14 @@ from minilearn.base.batch import n_batches
 from minilearn.base.modes import is_training
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
-from minilearn.distributed.sync import rank
-from minilearn.insight.explain import in_notebook
 
+from ..base.notebook import in_notebook
+from ..base.rank import rank
 from .notebook import Notebook
 from .terminal import Bar, Lines, Silent, Terminal, take_log
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Learner
+    from minilearn.core.learner import Loop
 
 
 class ProgressCB(Callback):
@@ -56,7 +53,7 @@ class ProgressCB(Callback):
         self.plot = plot
         self._taken_logs = ExitStack()
 
-    def before_fit(self, learn: Learner) -> None:
+    def before_fit(self, learn: Loop) -> None:
         """Open a display, and take over what a MetricsCB would print."""
         if getattr(learn, "depth", 0):
             return
@@ -68,7 +65,7 @@ class ProgressCB(Callback):
             if hasattr(cb, "_log") and cb is not self:
                 self._take_log(cb)
 
-    def before_epoch(self, learn: Learner) -> None:
+    def before_epoch(self, learn: Loop) -> None:
         """Begin a bar."""
         if not self._shows(learn):
             return
@@ -79,33 +76,33 @@ class ProgressCB(Callback):
         if self._start >= self._due:
             self._look(learn, done=0)
 
-    def after_batch(self, learn: Learner) -> None:
+    def after_batch(self, learn: Loop) -> None:
         """Move the bar, if it is time."""
         if self._records and is_training(learn) and self._shows(learn):
             self._display.add_loss(learn.loss)
         if perf_counter() >= self._due:
             self._look(learn, done=learn.iter + 1)
 
-    def after_round(self, learn: Learner) -> None:
+    def after_round(self, learn: Loop) -> None:
         """Show the row of the round."""
         if self._shows(learn):
             self._show_rows(learn)
 
-    def after_fit(self, learn: Learner) -> None:
+    def after_fit(self, learn: Loop) -> None:
         """Close the display; a learner of a notebook's own may have no clean-up."""
         self.cleanup_fit(learn)
 
-    def cleanup_fit(self, learn: Learner) -> None:
+    def cleanup_fit(self, learn: Loop) -> None:
         """Close the display, whatever ended the fit, and give printing back to the MetricsCB."""
         if self._shows(learn):
             self._show_rows(learn)
             self._close()
 
-    def _shows(self, learn: Learner) -> bool:
+    def _shows(self, learn: Loop) -> bool:
         """Return whether this fit is the one on display, not one inside it."""
         return self._display is not None and not getattr(learn, "depth", 0)
 
-    def _look(self, learn: Learner, done: int) -> None:
+    def _look(self, learn: Loop, done: int) -> None:
         if not self._shows(learn):
             return
         loss = read_loss(learn.loss) if done else None
@@ -114,7 +111,7 @@ class ProgressCB(Callback):
         self._display.show_bar(Bar(fit_progress(learn), phase, done, self._total, seconds, loss))
         self._due = perf_counter() + self._display.redraw_every
 
-    def _show_rows(self, learn: Learner) -> None:
+    def _show_rows(self, learn: Loop) -> None:
         """Show what came to the history since the last time."""
         if self._logs_rows or self._rows_shown is None:
             return

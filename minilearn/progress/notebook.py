@@ -1,7 +1,4 @@
-"""What shows the progress of a fit in a notebook: one output that is updated in place.
-
-Stands on core and display.
-"""
+"""What shows the progress of a fit in a notebook: one output that is updated in place."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What shows the progress of a fit: plain lines, or a terminal.
 
-Stands on core. Nothing here knows the Learner: `ProgressCB` hands over rows and the state of a bar.
+Nothing here knows the Learner: `ProgressCB` hands over rows and the state of a bar.
 """
 
 from __future__ import annotations

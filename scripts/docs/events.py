@@ -1,7 +1,4 @@
-"""The tables of docs/events.md, read from the code.
-
-Stands on names.
-"""
+"""The tables of docs/events.md, read from the code."""
 
 from __future__ import annotations
 

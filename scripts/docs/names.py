@@ -1,7 +1,4 @@
-"""What is public, where it is written, and how text links to it.
-
-Stands on the package alone.
-"""
+"""What is public, where it is written, and how text links to it."""
 
 from __future__ import annotations
 
@@ -15,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import minilearn
-from minilearn.core.patched import Patched
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,9 +52,8 @@ def tree(module: str) -> ast.Module:
 
 
 def added_methods() -> dict[str, str]:
-    """Return where methods are written that rooms add to classes: `Learner.lr_find`, say."""
-    parts = [*((c, c) for c in public_classes()), (minilearn.Learner, Patched)]
-    members = ((c, name, getattr(c, name)) for c, part in parts for name in list(vars(part)))
+    """Return where methods are written that `learner.py` lists: `Learner.lr_find`, say."""
+    members = ((c, name, getattr(c, name)) for c in public_classes() for name in list(vars(c)))
     return {
         f"{c.__name__}.{name}": f"{f.__module__}.{name}"
         for c, name, f in members

@@ -1,7 +1,4 @@
-"""The reference: one page a room, written for mkdocstrings.
-
-Stands on names.
-"""
+"""The reference: one page a room, written for mkdocstrings."""
 
 from __future__ import annotations
 

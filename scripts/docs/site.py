@@ -1,7 +1,4 @@
-"""What mkdocs calls (a hook of mkdocs.yml): pages from README, the package and nbs/, and the menu.
-
-Stands on names, reference and events.
-"""
+"""The hook that mkdocs calls: pages from README, the package and nbs/, and the menu."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from toys import assert_same_weights, batches, toy_learner
 from minilearn.callbacks.device import ChannelsLastCB, DeterministicCB, DeviceCB
 from minilearn.callbacks.training import TrainCB
 from minilearn.core.callback import Callback
-from minilearn.core.exceptions import CancelFitException
-from minilearn.core.learner import Learner
+from minilearn.core.events import CancelFitException
+from minilearn.learner import Learner
 
 META = torch.device("meta")  # a device that every machine has
 

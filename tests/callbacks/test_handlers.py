@@ -6,9 +6,8 @@ from toys import POINTS, batches, toy_learner
 from minilearn.callbacks.handlers import LambdaCB
 from minilearn.callbacks.training import TrainCB
 from minilearn.core.callback import Callback
-from minilearn.core.events import ACTIONS, Order
-from minilearn.core.exceptions import CancelEpochException, CancelStepException
-from minilearn.core.learner import Learner
+from minilearn.core.events import ACTIONS, CancelEpochException, CancelStepException, Order
+from minilearn.learner import Learner
 
 
 def learner(n_train=7, n_valid=2, cbs=(), **kwargs):

@@ -9,7 +9,7 @@ from torch import nn
 from toys import At, toy_learner
 
 from minilearn.callbacks.training import TrainCB, own_loss
-from minilearn.core.learner import Learner
+from minilearn.learner import Learner
 
 LOSS, OTHER = torch.tensor(2.0), torch.tensor(3.0)
 

@@ -8,13 +8,13 @@ from contextlib import nullcontext
 import pytest
 import torch
 from safetensors.torch import save
-from tests.test_export import Unknown, learner
 from torch import nn
 
 from minilearn import load_learner, load_model
 from minilearn.base.files import DamagedFile, reading
 from minilearn.checkpoint import weights as weights_module
 from minilearn.cli import main
+from tests.inference.test_export import Unknown, learner
 
 CARD, WEIGHTS, GRAPH = "card.json", "model.safetensors", "model.pt2"
 

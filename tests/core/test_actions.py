@@ -7,9 +7,8 @@ from toys import ACTIONS, At, Before, Trace, assert_same_weights, batches, linea
 
 from minilearn.callbacks.training import TrainCB
 from minilearn.core.callback import Callback
-from minilearn.core.exceptions import ActionConflictError, MissingActionError
-from minilearn.core.learner import Learner
-from minilearn.core.train_learner import MomentumLearner, TrainLearner
+from minilearn.core.events import ActionConflictError, MissingActionError
+from minilearn.learner import Learner, MomentumLearner, TrainLearner
 
 
 class HalfPrecision(Callback):

@@ -11,7 +11,7 @@ from toys import ACTIONS, LEVELS, POINTS, Before, plain_trace
 from minilearn.base.batch import tensors
 from minilearn.callbacks.training import TrainCB
 from minilearn.core.callback import Callback
-from minilearn.core.learner import Learner
+from minilearn.learner import Learner
 
 DOINGS = ("error", "interrupt", "add", "remove", "remove itself", *CANCELS)
 Named = namedtuple("Named", "first second")

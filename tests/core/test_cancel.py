@@ -7,7 +7,7 @@ from toys import ACTIONS, POINTS, At, Before, batches, plain_trace, toy_dls, toy
 
 from minilearn.callbacks.training import SingleBatchCB, TrainCB
 from minilearn.core.callback import Callback
-from minilearn.core.exceptions import (
+from minilearn.core.events import (
     CancelBackwardException,
     CancelBatchException,
     CancelEpochException,
@@ -15,7 +15,7 @@ from minilearn.core.exceptions import (
     CancelRoundException,
     CancelStepException,
 )
-from minilearn.core.learner import Learner
+from minilearn.learner import Learner
 
 
 def test_an_undisturbed_story_is_the_plain_trace():

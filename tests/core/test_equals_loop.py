@@ -11,7 +11,7 @@ from toys import assert_same_weights, batches, linear, toy_dls, toy_learner, tra
 from minilearn.base.state_dict import load_state
 from minilearn.callbacks.device import DeviceCB
 from minilearn.callbacks.training import TrainCB
-from minilearn.core.learner import Learner
+from minilearn.learner import Learner
 from minilearn.metrics.callback import MetricsCB
 from minilearn.metrics.functions import mae
 from minilearn.progress.callback import ProgressCB

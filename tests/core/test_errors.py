@@ -17,13 +17,13 @@ from toys import (
 
 from minilearn.callbacks.training import TrainCB
 from minilearn.core.callback import Callback, CleanUp
-from minilearn.core.exceptions import (
+from minilearn.core.events import (
     CancelBatchException,
     CancelEpochException,
     CancelFitException,
     CancelRoundException,
 )
-from minilearn.core.learner import Learner
+from minilearn.learner import Learner
 
 
 @pytest.mark.parametrize("point", [*POINTS, *ACTIONS])

@@ -18,7 +18,7 @@ from toys import (
 
 from minilearn.core.callback import Callback, run_cbs
 from minilearn.core.events import EVENTS, Order
-from minilearn.core.learner import Learner
+from minilearn.learner import Learner
 
 
 def traced(dls=None, cbs=()):

@@ -15,15 +15,15 @@ from toys import (
 )
 
 from minilearn.core.callback import Callback
-from minilearn.core.events import EVENTS
-from minilearn.core.exceptions import (
+from minilearn.core.events import (
+    EVENTS,
     CancelBackwardException,
     CancelBatchException,
     CancelEpochException,
     CancelFitException,
     CancelStepException,
 )
-from minilearn.core.learner import Learner
+from minilearn.learner import Learner
 
 # ---- gradients ----
 

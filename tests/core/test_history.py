@@ -7,7 +7,7 @@ import pytest
 from toys import At, toy_learner
 
 from minilearn.core.callback import Callback
-from minilearn.core.exceptions import (
+from minilearn.core.events import (
     CancelBatchException,
     CancelEpochException,
     CancelFitException,

@@ -31,7 +31,7 @@ SCRIPT = """
     import torch
     from minilearn.callbacks.training import TrainCB
     from minilearn.core.callback import Callback
-    from minilearn.core.learner import Learner
+    from minilearn.learner import Learner
 
     class Waits(Callback):
         seconds = 60

@@ -19,8 +19,9 @@ from toys import (
 )
 
 from minilearn.callbacks.training import TrainCB
+from minilearn.core import events
 from minilearn.core.callback import Callback
-from minilearn.core.learner import Learner
+from minilearn.learner import Learner
 
 # ---- what a Learner takes ----
 
@@ -110,11 +111,10 @@ def test_a_model_may_be_any_callable():
 
 @pytest.mark.parametrize("end", [None, "CancelFitException", "KeyboardInterrupt"])
 def test_batch_preds_loss_and_optimizer_stay_readable_after_a_fit(end):
-    from minilearn.core import exceptions
 
     cbs = []
     if end:
-        error = getattr(exceptions, end, KeyboardInterrupt)
+        error = getattr(events, end, KeyboardInterrupt)
         cbs = [At("after_loss", error, when=lambda learn: learn.iter == 1)]
     learn = toy_learner(cbs)
     learn.fit(1, valid=False, on_interrupt="stop")

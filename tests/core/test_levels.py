@@ -7,9 +7,14 @@ from toys import ACTIONS, At, Before, Trace, batches, linear, plain_trace, toy_l
 
 from minilearn.callbacks.training import TrainCB
 from minilearn.core.callback import Callback
-from minilearn.core.events import EVENTS, register_level, with_cbs
-from minilearn.core.exceptions import CancelException, CancelFitException
-from minilearn.core.learner import Learner
+from minilearn.core.events import (
+    EVENTS,
+    CancelException,
+    CancelFitException,
+    register_level,
+    with_cbs,
+)
+from minilearn.learner import Learner
 
 # ---- events outside a fit, unknown events ----
 

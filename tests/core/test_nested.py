@@ -18,8 +18,8 @@ from minilearn.callbacks.training import TrainCB
 from minilearn.core import learner
 from minilearn.core import nested as scope
 from minilearn.core.callback import Callback
-from minilearn.core.learner import Learner
 from minilearn.data.loaders import DataLoaders
+from minilearn.learner import Learner
 from minilearn.metrics.callback import MetricsCB
 from minilearn.metrics.functions import accuracy
 from minilearn.optim.sched_callbacks import BatchSchedCB

@@ -17,14 +17,14 @@ from toys import (
 
 from minilearn.callbacks.training import TrainCB
 from minilearn.core.callback import Callback
-from minilearn.core.exceptions import (
+from minilearn.core.events import (
     CancelBatchException,
     CancelEpochException,
     CancelRoundException,
     CancelStepException,
 )
-from minilearn.core.learner import Learner
 from minilearn.core.plan import Plan
+from minilearn.learner import Learner
 
 
 class Stream:

@@ -14,8 +14,8 @@ from toys import At, batches, linear, toy_learner
 from minilearn.base.batch import describe
 from minilearn.callbacks.training import TrainCB
 from minilearn.core import stream as stream_module
-from minilearn.core.learner import Learner
 from minilearn.core.stream import Stream, no_batches, pick_loader
+from minilearn.learner import Learner
 
 
 def count_batches(training=True):

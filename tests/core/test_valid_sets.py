@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from toys import assert_same_weights, batches, linear, toy_learner
 
-from minilearn.core.exceptions import CancelEpochException
+from minilearn.core.events import CancelEpochException
 from minilearn.data.loaders import DataLoaders
 from minilearn.metrics.callback import MetricsCB
 from minilearn.metrics.functions import mae

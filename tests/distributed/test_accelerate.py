@@ -20,7 +20,7 @@ from minilearn import (
     accuracy,
     set_seed,
 )
-from minilearn.core.exceptions import ActionConflictError
+from minilearn.core.events import ActionConflictError
 from minilearn.distributed.shards import parts
 from minilearn.metrics.mean import where_skipped
 from tests.toys import assert_same_weights

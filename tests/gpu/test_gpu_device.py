@@ -9,7 +9,7 @@ from torch import nn, optim
 
 from minilearn.callbacks.device import ChannelsLastCB, DeterministicCB, DeviceCB
 from minilearn.callbacks.training import TrainCB
-from minilearn.core.learner import Learner
+from minilearn.learner import Learner
 
 pytestmark = pytest.mark.gpu
 

@@ -1,4 +1,4 @@
-"""MetricsCB on a CUDA device; the proxies without one are in tests/callbacks/test_metrics.py."""
+"""MetricsCB on a CUDA device; the proxies without one are in tests/metrics/test_callback.py."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from minilearn.callbacks.device import DeviceCB
 from minilearn.callbacks.training import TrainCB
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
-from minilearn.core.learner import Learner
+from minilearn.learner import Learner
 from minilearn.metrics.callback import MetricsCB
 from minilearn.metrics.functions import accuracy, skm
 

@@ -33,8 +33,8 @@ from minilearn import (
     register_model,
     resnet,
 )
+from minilearn.inference import export as export_module
 from minilearn.inference.graph import Program, cleaned, load_program, save_program, trace
-from minilearn.inference.predict import export as export_module
 from minilearn.nn.registry import MODELS, built_by
 from tests.toys import assert_same_weights, linear
 

@@ -26,15 +26,15 @@ from torch.utils.data import (
 
 from minilearn.callbacks.training import TrainCB
 from minilearn.core.callback import Callback
-from minilearn.core.exceptions import CancelBatchException, CancelEpochException, CancelFitException
-from minilearn.core.learner import Learner
-from minilearn.core.train_learner import TrainLearner
+from minilearn.core.events import CancelBatchException, CancelEpochException, CancelFitException
 from minilearn.data import ordered as ordered_module
 from minilearn.data.loaders import DataLoaders
 from minilearn.data.ordered import ordered
 from minilearn.data.seeded import ArrayLoader, SeededLoader
+from minilearn.inference import capture
 from minilearn.inference.capture import CapturePreds
-from minilearn.inference.predict import Results, capture
+from minilearn.inference.predict import Results
+from minilearn.learner import Learner, TrainLearner
 from minilearn.metrics.callback import MetricsCB
 from minilearn.metrics.functions import accuracy
 

@@ -14,8 +14,7 @@ from torch import nn
 
 from minilearn.callbacks.training import TrainCB
 from minilearn.core.callback import Callback
-from minilearn.core.exceptions import CancelEpochException, CancelFitException
-from minilearn.core.learner import Learner
+from minilearn.core.events import CancelEpochException, CancelFitException
 from minilearn.insight.activations import (
     BLOCK,
     ActivationStats,
@@ -25,6 +24,7 @@ from minilearn.insight.activations import (
     get_min,
 )
 from minilearn.insight.hooks import Hook, Hooks, HooksCallback
+from minilearn.learner import Learner
 from tests.toys import At, batches
 
 

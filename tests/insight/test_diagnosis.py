@@ -10,10 +10,9 @@ from torch import nn, optim
 
 from minilearn.callbacks.gradients import GradAccumCB
 from minilearn.callbacks.training import TrainCB
-from minilearn.core.learner import Learner
-from minilearn.core.train_learner import MomentumLearner, TrainLearner
 from minilearn.data import DataLoaders, fashion_mnist
 from minilearn.insight.gradient_stats import GradientStats
+from minilearn.learner import Learner, MomentumLearner, TrainLearner
 from minilearn.nn import act_gr, get_model, init_weights
 from tests.insight.test_lr_finder import check_no_trace
 from tests.toys import Before, batches

@@ -9,9 +9,8 @@ from toys import LEVELS, Trace, linear, toy_dls, toy_learner
 from minilearn.callbacks.training import SingleBatchCB, TrainCB
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order, register_level
-from minilearn.core.learner import Learner
-from minilearn.core.train_learner import MomentumLearner
 from minilearn.insight.explain import SCRIPT, explain_rows, explain_text
+from minilearn.learner import Learner, MomentumLearner
 
 
 class First(Callback):

@@ -21,11 +21,10 @@ from minilearn.callbacks.precision import MixedPrecision
 from minilearn.callbacks.training import TrainCB
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
-from minilearn.core.learner import Learner
-from minilearn.core.train_learner import MomentumLearner
 from minilearn.insight import lr_finder
 from minilearn.insight.lr_curve import LRFound, limit
 from minilearn.insight.lr_finder import LRFinderCB
+from minilearn.learner import Learner, MomentumLearner
 from minilearn.loggers.recorder import RecorderCB
 from minilearn.metrics.callback import MetricsCB
 from minilearn.optim.sched_callbacks import BatchSchedCB

@@ -11,9 +11,8 @@ from minilearn.callbacks.device import DeviceCB
 from minilearn.callbacks.training import SingleBatchCB, TrainCB
 from minilearn.callbacks.transforms import BatchTransformCB
 from minilearn.core.callback import Callback
-from minilearn.core.learner import Learner
-from minilearn.core.train_learner import TrainLearner
 from minilearn.data import DataLoaders, fashion_mnist
+from minilearn.learner import Learner, TrainLearner
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,8 @@ from torch import nn
 
 from minilearn.callbacks.training import TrainCB
 from minilearn.core.history import History
-from minilearn.core.learner import Learner
 from minilearn.insight.summary import summarize
+from minilearn.learner import Learner
 from minilearn.metrics.callback import MetricsCB
 from tests.insight.test_lr_finder import adam, check_no_trace
 from tests.toys import toy_learner

@@ -38,7 +38,7 @@ from minilearn import (
     mae,
     setup_logger,
 )
-from minilearn.core.learner import Learner
+from minilearn.learner import Learner
 from tests.test_no_sync import reads_in_batches
 from tests.toys import At, assert_same_weights, batches, linear, toy_learner
 

@@ -10,9 +10,8 @@ from torch.optim import lr_scheduler
 
 from minilearn.callbacks.training import TrainCB
 from minilearn.core.callback import Callback
-from minilearn.core.events import Order
-from minilearn.core.exceptions import CancelFitException, CancelStepException
-from minilearn.core.learner import Learner
+from minilearn.core.events import CancelFitException, CancelStepException, Order
+from minilearn.learner import Learner
 from minilearn.loggers.recorder import RecorderCB
 
 

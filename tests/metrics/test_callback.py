@@ -21,10 +21,14 @@ from minilearn.callbacks.gradients import ClipGradCB, NonFiniteCB
 from minilearn.callbacks.precision import MixedPrecision
 from minilearn.callbacks.training import TrainCB
 from minilearn.core.callback import Callback
-from minilearn.core.events import Order, with_cbs
-from minilearn.core.exceptions import CancelBatchException, CancelEpochException, CancelFitException
-from minilearn.core.learner import Learner
-from minilearn.core.train_learner import TrainLearner
+from minilearn.core.events import (
+    CancelBatchException,
+    CancelEpochException,
+    CancelFitException,
+    Order,
+    with_cbs,
+)
+from minilearn.learner import Learner, TrainLearner
 from minilearn.metrics import callback as metrics_module
 from minilearn.metrics import mean as sums
 from minilearn.metrics import update as feed_module

@@ -8,6 +8,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from minilearn import create_model, list_models, resnet, sched_lrs, schedule
+from minilearn.nn import timm_models
 from minilearn.nn.registry import MODELS, did_you_mean, named_object, remake_model
 from minilearn.optim.timm_schedules import Told
 
@@ -57,12 +58,12 @@ def test_a_module_that_misses_something_says_what(tmp_path, monkeypatch):
 
 
 def test_names_are_listed_by_pattern(monkeypatch):
-    monkeypatch.setitem(sys.modules, "minilearn.nn.timm_models", None)  # as without timm
+    monkeypatch.setitem(sys.modules, "timm", None)  # as without timm
+    timm_models.names.cache_clear()
     assert list_models() == sorted(MODELS) and list_models("*res*") == ["resnet"]
 
 
 def test_without_timm_its_names_say_what_is_missing(monkeypatch):
-    monkeypatch.delitem(sys.modules, "minilearn.nn.timm_models", raising=False)
     for name in ("timm", "timm.scheduler"):
         monkeypatch.setitem(sys.modules, name, None)
     for make in (create_model, schedule):

@@ -10,9 +10,13 @@ from torch.optim import lr_scheduler
 
 from minilearn.callbacks.training import TrainCB
 from minilearn.core.callback import Callback
-from minilearn.core.events import Order
-from minilearn.core.exceptions import CancelEpochException, CancelFitException, CancelRoundException
-from minilearn.core.learner import Learner
+from minilearn.core.events import (
+    CancelEpochException,
+    CancelFitException,
+    CancelRoundException,
+    Order,
+)
+from minilearn.learner import Learner
 from minilearn.optim.sched_callbacks import BaseSchedCB, BatchSchedCB, EpochSchedCB, PlateauCB
 from minilearn.optim.schedulers import constant, flat_cos
 from minilearn.optim.warmup import warmup

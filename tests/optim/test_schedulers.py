@@ -9,7 +9,7 @@ from torch import nn, optim
 from torch.optim import lr_scheduler
 
 from minilearn.callbacks.training import TrainCB
-from minilearn.core.learner import Learner
+from minilearn.learner import Learner
 from minilearn.optim.param_sched import ParamSchedCB
 from minilearn.optim.sched_callbacks import BatchSchedCB
 from minilearn.optim.schedulers import (

@@ -21,8 +21,12 @@ from toys import At, assert_same_weights, batches, linear, toy_dls, toy_learner
 
 from minilearn.callbacks.training import SingleBatchCB, TrainCB
 from minilearn.core.callback import Callback, run_cbs
-from minilearn.core.events import Order
-from minilearn.core.exceptions import CancelEpochException, CancelFitException, CancelRoundException
+from minilearn.core.events import (
+    CancelEpochException,
+    CancelFitException,
+    CancelRoundException,
+    Order,
+)
 from minilearn.metrics.callback import MetricsCB
 from minilearn.progress import callback as progress
 from minilearn.progress import notebook
@@ -209,7 +213,7 @@ def train_into(log, n=1000):
 
 
 def train_in_a_process(log):
-    command = f"from tests.callbacks.test_progress import train_into; train_into({str(log)!r})"
+    command = f"from tests.progress.test_callback import train_into; train_into({str(log)!r})"
     env = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
     env["PYTHONPATH"] = os.pathsep.join(sys.path)
     with log.open("w") as out:

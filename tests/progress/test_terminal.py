@@ -15,7 +15,7 @@ pty = pytest.importorskip("pty")  # there is none on Windows
 SCRIPT = """
 import fcntl, struct, sys, termios, time
 from toys import At, batches, toy_learner
-from minilearn.callbacks import display
+from minilearn.progress import terminal as display
 from minilearn.metrics.callback import MetricsCB
 from minilearn.progress.callback import ProgressCB
 

@@ -1,7 +1,4 @@
-"""Read the files of a .tar or .zip where they lie, without unpacking it.
-
-Stands on the standard library.
-"""
+"""Read the files of a .tar or .zip where they lie, without unpacking it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Read pictures one by one, and survive those that cannot be read.
-
-Stands on faults, items, pipeline and seeded.
-"""
+"""Read pictures one by one, and survive those that cannot be read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Files that cannot be read: counted, named in one summary, and not more than a share.
-
-Stands on items and torch.
-"""
+"""Files that cannot be read: counted, named in one summary, and not more than a share."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Find pictures, with their labels and splits, in a folder, an archive or what else holds some.
 
-Stands on archives, tables and hub_pictures. No picture is opened here.
+No picture is opened here.
 """
 
 from __future__ import annotations

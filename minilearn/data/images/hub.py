@@ -1,7 +1,4 @@
-"""Pictures in data sets of the library `datasets`, map-style or streamed.
-
-Stands on hub and items; `datasets` is imported when one is loaded.
-"""
+"""Pictures in data sets of the library `datasets`, map-style or streamed."""
 
 from __future__ import annotations
 

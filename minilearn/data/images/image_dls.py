@@ -1,7 +1,4 @@
-"""From a folder, an archive, a table or a data set of pictures to loaders: `image_dls`.
-
-Stands on sources, pictures, labels and loaders.
-"""
+"""From a folder, an archive, a table or a data set of pictures to loaders: `image_dls`."""
 
 from __future__ import annotations
 

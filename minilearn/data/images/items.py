@@ -1,7 +1,4 @@
-"""Pictures that are known and not read yet.
-
-Stands on archives.
-"""
+"""Pictures that are known and not read yet."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Number the classes of pictures, and hold out a part of each for validation.
-
-Stands on items.
-"""
+"""Number the classes of pictures, and hold out a part of each for validation."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Make the loaders of pictures that were found: in memory where they fit, else one by one.
-
-Stands on labels, looking, pictures and picture_streams.
-"""
+"""Make the loaders of pictures that were found: in memory where they fit, else one by one."""
 
 from __future__ import annotations
 

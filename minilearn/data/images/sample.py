@@ -1,7 +1,4 @@
-"""Look at some pictures before all are read: their sizes, their mean and deviation.
-
-Stands on pictures.
-"""
+"""Look at some pictures before all are read: their sizes, their mean and deviation."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Batches of a stream of pictures, which has no length and no rows to ask for.
-
-Stands on pictures, labels and hub_pictures.
-"""
+"""Batches of a stream of pictures, which has no length and no rows to ask for."""
 
 from __future__ import annotations
 

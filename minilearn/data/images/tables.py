@@ -1,7 +1,4 @@
-"""Pictures whose paths and labels stand in a table: .csv, .tsv or .parquet.
-
-Stands on hub_pictures and items; pyarrow is imported when a table is read.
-"""
+"""Pictures whose paths and labels stand in a table: .csv, .tsv or .parquet."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import torch
 from picture_files import FAULTY, add_faulty, add_unusual, all_of, fail_on_bright, write_folder
 
 from minilearn import Learner, TrainCB, image_dls
-from minilearn.data.decode import dataset as pictures
+from minilearn.data.images import dataset as pictures
 from minilearn.data.images.errors import PictureError
 
 WAYS = pytest.mark.parametrize(

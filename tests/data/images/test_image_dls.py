@@ -14,7 +14,7 @@ import torch
 from picture_files import CLASSES, add_unusual, all_of, pixels, raw, sample, write_folder
 
 from minilearn import DataLoaders, image_dls
-from minilearn.data.decode import archives
+from minilearn.data.images import archives
 from minilearn.data.images.find import find_pictures
 from minilearn.data.images.items import Columns
 

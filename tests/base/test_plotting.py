@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import nn
 
-from minilearn.insight.plotting import (
+from minilearn.base.plotting import (
     _grid_shape,
     get_grid,
     plot_func,
@@ -178,5 +178,5 @@ def test_plot_func_draws_the_function_and_shares_the_current_axes():
 
 
 def test_plotting_is_imported_without_matplotlib():
-    code = "import minilearn.insight.plotting, sys; assert 'matplotlib' not in sys.modules"
+    code = "import minilearn.base.plotting, sys; assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,7 +1,4 @@
-"""Show images and functions: each function takes axes, or makes them, and returns them.
-
-Stands on numpy and torch; matplotlib is imported at the first plot.
-"""
+"""Show images and functions: each function takes axes, or makes them, and returns them."""
 
 from __future__ import annotations
 
