@@ -40,12 +40,12 @@ class Accumulate(Callback):
         self.n = n
 
     def before_fit(self, learn):
-        learn.batches_per_step = self.n
+        learn.plan.batches_per_step = self.n
 
     def before_step(self, learn):
         last = learn.iter + 1 == learn.n_batches
-        learn.grads_held = not last and (learn.iter + 1) % self.n != 0
-        if learn.grads_held:
+        learn.plan.in_group = not last and (learn.iter + 1) % self.n != 0
+        if learn.plan.in_group:
             raise CancelStepException
 
 

@@ -50,7 +50,7 @@ class ClosureCB(TrainCB):
         def closure() -> Tensor:
             nonlocal evaluated
             if not evaluated:
-                learn._clear_grads()
+                learn.clear_grads()
                 learn.predict()
                 learn.get_loss()
                 learn.backward()

@@ -37,12 +37,17 @@ def check_grads_end(cb: Callback, learn: Loop) -> None:
     Raises:
         ValueError: the owner of `zero_grad` is not the usual one.
     """
-    owner = learn._owners.get("zero_grad")
-    if owner is not None and not owner.is_default:
+    if not learn.answers_by_default("zero_grad"):
+        owner = type(learn.owner("zero_grad")).__name__
         raise ValueError(
-            f"{type(cb).__name__} needs gradients that end with their update, and {owner.name} has "
+            f"{type(cb).__name__} needs gradients that end with their update, and {owner} has "
             "a zero_grad of its own that may carry them on. Remove one of the two."
         )
+
+
+def items_of(learn: Loop) -> Any:
+    """Return the number of items in the batch."""
+    return learn.n_items
 
 
 class GradAccumCB(Callback):
@@ -62,14 +67,15 @@ class GradAccumCB(Callback):
     Events: before_fit, before_backward, after_backward, cleanup_backward, before_step, after_epoch,
         cleanup_epoch
     Order:  ACCUMULATE
-    Reads:  loss, n_items, model, opt, epoch, error, processes
-    Writes: batches_per_step, grads_held, loss
+    Reads:  loss, n_items, model, opt, plan, is_last, epoch, error
+    Writes: loss
     """
 
     order = Order.ACCUMULATE
 
     def __init__(self, n: int) -> None:
         self.n = whole("n", n, of="batches")
+        self.items_of = items_of  # with several processes it is the mean over them
         self._open(1)
 
     def _open(self, first: Any) -> None:
@@ -78,25 +84,22 @@ class GradAccumCB(Callback):
         self._weight, self._loss, self._closing = 1, None, False
 
     def closes(self, learn: Loop) -> bool:
-        """Return whether the batch in hand is known to be the last of its group."""
+        """Return whether the current batch is known to be the last of its group."""
         return self._batches + 1 >= self.n or bool(learn.is_last)
 
     def before_fit(self, learn: Loop) -> None:
         """Say how many batches an update takes."""
         check_grads_end(self, learn)
-        learn.batches_per_step = self.n
+        learn.plan.batches_per_step = self.n
         self._open(1)
 
     def before_backward(self, learn: Loop) -> None:
         """Weight the loss with the number of items in the batch; without any it is left out."""
-        items = self._mean = learn.n_items
-        if learn.processes is not None:  # of all of them it is one update
-            items, self._mean = learn.processes.items, learn.processes.mean_items
-        if not isinstance(self._mean, Tensor) and not self._mean:
+        items = self.items_of(learn)
+        if not isinstance(items, Tensor) and not items:
             raise CancelBackwardException  # a mean over nothing is NaN
         if not self._batches:
-            first = self._mean
-            self._open(torch.clamp(first, min=1) if isinstance(first, Tensor) else max(first, 1))
+            self._open(torch.clamp(items, min=1) if isinstance(items, Tensor) else max(items, 1))
         self._weight = items / self._unit
         if isinstance(items, Tensor) or self._weight != 1:
             self._loss, learn.loss = learn.loss, learn.loss * self._weight
@@ -104,8 +107,8 @@ class GradAccumCB(Callback):
     def after_backward(self, learn: Loop) -> None:
         """Take the batch into the group, and give the loss back its value."""
         self._batches += 1
-        self._weights = self._weights + self._mean / self._unit
-        learn.grads_held = True
+        self._weights = self._weights + self._weight
+        learn.plan.in_group = True
         self.cleanup_backward(learn)
 
     def cleanup_backward(self, learn: Loop) -> None:
@@ -125,13 +128,13 @@ class GradAccumCB(Callback):
                     else:  # frozen since the group began: momentum and decay would move it
                         p.grad = None
         self._open(1)
-        learn.grads_held = False
+        learn.plan.in_group = False
 
     def after_epoch(self, learn: Loop) -> None:
         """Close the last group of a pass."""
         if self._batches:
             self._closing = True
-            learn._one_step()
+            learn.close_group()
             self._drop(learn)
 
     def cleanup_epoch(self, learn: Loop) -> None:
@@ -147,9 +150,9 @@ class GradAccumCB(Callback):
             self._drop(learn)
 
     def _drop(self, learn: Loop) -> None:
-        learn._clear_grads()
+        learn.clear_grads()
         self._open(1)
-        learn.grads_held = False
+        learn.plan.in_group = False
 
     def __repr__(self) -> str:
         """Show the number of batches."""
@@ -209,7 +212,7 @@ class NonFiniteCB(Callback):
 
     def refuse(self, learn: Loop, advice: str) -> None:
         """Clear the gradients, and cancel the update or the fit, or raise."""
-        learn._clear_grads()
+        learn.clear_grads()
         self.skipped, self._in_row = self.skipped + 1, self._in_row + 1
         message = f"the gradients of epoch {learn.epoch}, batch {learn.iter} are not finite"
         if self.on_nonfinite == "raise" or self._in_row >= self.max_skips:

@@ -31,8 +31,8 @@ class LimitBatchesCB(Callback):
 
     Events: before_fit, before_epoch
     Order:  ACCUMULATE
-    Reads:  n_batches, training, dl
-    Writes: n_batches, dl
+    Reads:  plan, training, dl
+    Writes: dl
     """
 
     order = Order.ACCUMULATE  # before anyone counts batches
@@ -43,8 +43,9 @@ class LimitBatchesCB(Callback):
 
     def before_fit(self, learn: Loop) -> None:
         """Lower the number of batches that the fit counts on."""
-        if self.limits[True] is not None and learn.n_batches is not None:
-            learn.n_batches = _how_many(self.limits[True], learn.n_batches, "training")
+        plan = learn.plan
+        if self.limits[True] is not None and plan.n_batches is not None:
+            plan.n_batches = _how_many(self.limits[True], plan.n_batches, "training")
 
     def before_epoch(self, learn: Loop) -> None:
         """Shorten the loader of this pass."""
@@ -117,8 +118,8 @@ class OverfitCB(Callback):
 
     Events: before_fit, before_epoch
     Order:  ACCUMULATE
-    Reads:  dls, n_batches, training
-    Writes: n_batches, dl
+    Reads:  plan, n_batches, training
+    Writes: dl
     """
 
     order = Order.ACCUMULATE
@@ -130,13 +131,13 @@ class OverfitCB(Callback):
 
     def before_fit(self, learn: Loop) -> None:
         """Draw the batches, once, and lower the number that the fit counts on."""
-        train = learn._loader(True)
+        train = learn.plan.train_dl
         if self.batches is None:
             if train is None:
                 raise ValueError("OverfitCB takes its batches of a training loader: there is none")
             self.batches = [_clone(batch) for batch in islice(iter(train), self.n)]
         if learn.n_batches is not None or n_batches(train) is None:
-            learn.n_batches = len(self.batches)
+            learn.plan.n_batches = len(self.batches)
 
     def before_epoch(self, learn: Loop) -> None:
         """Let this pass run over the kept batches."""

@@ -82,7 +82,7 @@ class Monitor:
     def _may_come(self, learn: Loop) -> bool:
         """Return whether a pass that had finished a batch could have given the column."""
         metrics = getattr(learn, "metrics", None)
-        if metrics is None or (self.is_of_training and learn.stream is None):
+        if metrics is None or (self.is_of_training and learn.plan.stream is None):
             return False  # nobody measures, or no training pass is made
         given = [name for name in metrics.names if name in learn.row]
         of_pass = [name for name in given if name.startswith("train_") is self.is_of_training]

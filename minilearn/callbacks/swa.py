@@ -87,7 +87,7 @@ class SWACB(_Averages):
         if n_batches(dl) is None:  # it may have no end
             dl = Shortened(dl, learn.steps_done)
         cbs = [cb for cb in participants(learn) if not isinstance(cb, _Averages)]
-        cbs.append(_FreshStatistics(list(learn._frozen)))
+        cbs.append(_FreshStatistics(list(learn.frozen)))
         try:
             with self.swapped(), inner(learn, cbs, valid=dl):
                 learn.fit(1, train=False)

@@ -19,6 +19,7 @@ from minilearn.core.plan import parse_every
 from ..base.rank import rank
 from ..callbacks.monitor import Monitor
 from ..core.events import CancelBatchException, CancelException, CancelFitException
+from ..distributed.barrier import Requests, processes_of
 from ..distributed.ddp import is_sharded
 from .files import SUFFIX, Background, claim, release, remove, write
 from .process_state import tell_states
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from minilearn.core.learner import Loop
 
 
-class CheckpointCB(Callback):
+class CheckpointCB(Callback, Requests):
     """Save checkpoints into a folder; `fit(..., resume=True)` goes on from the newest, to the bit.
 
     A checkpoint is taken when a round and all its work is done, or between two updates. It is
@@ -106,7 +107,7 @@ class CheckpointCB(Callback):
 
     def before_fit(self, learn: Loop) -> None:
         """Claim the folder, and listen to signals."""
-        self._forget(together=learn.processes is not None)
+        self._forget(together=processes_of(learn) is not None)
         self._where, self._clock = self.folder, time.monotonic()
         if learn.scratch is not None:
             self._where = learn.scratch / self.folder.name
@@ -126,7 +127,7 @@ class CheckpointCB(Callback):
 
     def cleanup_batch(self, learn: Loop) -> None:
         """Save between two updates, when all others are done with the batch."""
-        if not (self._due or self.signals.number) or learn.grads_held:
+        if not (self._due or self.signals.number) or learn.plan.in_group:
             return
         if not isinstance(learn.error, (type(None), CancelBatchException)):
             return  # the pass is about to end
@@ -191,14 +192,14 @@ class CheckpointCB(Callback):
 
     # ---- several processes ----
 
-    def wish(self, learn: Loop) -> float:
-        """Return what this process wants where all meet: the signal it heard; a half to save."""
+    def request(self, learn: Loop) -> float:
+        """Return the number of the signal that this process heard, and a half if it is to save."""
         return (self.signals.heard[0] if self.signals.heard else 0) + 0.5 * self._due
 
-    def grant(self, learn: Loop, level: str, wishes: list[float]) -> None:
+    def answer(self, learn: Loop, level: str, requests: list[float]) -> None:
         """Act on a signal that any process heard, and tell what a checkpoint will need of all."""
-        self.signals.number, self._due = int(max(wishes)) or None, wishes[0] % 1 > 0
-        if self.signals.number or wishes[0] % 1 or level == "round":
+        self.signals.number, self._due = int(max(requests)) or None, requests[0] % 1 > 0
+        if self.signals.number or requests[0] % 1 or level == "round":
             tell_states(learn)
 
     # ---- files ----

@@ -22,6 +22,7 @@ from minilearn.base.seed import (
 )
 from minilearn.core.stream import pick_loader
 from minilearn.data.seeded import derive_seed, draw_seed
+from minilearn.distributed.barrier import processes_of
 from minilearn.distributed.sync import Processes
 
 from .files import plain
@@ -38,13 +39,13 @@ def tell_states(learn: Loop) -> None:
         if getattr(cb, "per_process", False)
     }
     mine = {"at": _moment(learn), "random": packed(random_states()), "callbacks": own}
-    processes: Any = learn.processes
+    processes: Any = processes_of(learn)
     processes.states = processes.gather(plain(mine))
 
 
 def of_processes(learn: Loop) -> dict[str, Any] | None:
     """Return what a checkpoint holds of all processes, None where there is one."""
-    processes = learn.processes
+    processes = processes_of(learn)
     if processes is None:
         return None
     told = processes.states

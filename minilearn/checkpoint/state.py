@@ -37,8 +37,8 @@ def capture(learn: Loop) -> dict[str, Any]:
     plan, place = learn.plan, find_place(learn)
     sharded = is_sharded(learn.model)
     failed = place == "pass" and "epoch" not in learn.levels
-    redo = failed and learn.steps_done == plan.met  # the batch in hand made no update
-    stream = None if learn.stream is None else learn.stream.state_dict()
+    redo = failed and plan.steps_done == plan.steps_before  # the current batch made no update
+    stream = None if plan.stream is None else plan.stream.state_dict()
     if redo and stream and stream["taken"]:
         stream["taken"] -= 1
     state = {
@@ -49,8 +49,8 @@ def capture(learn: Loop) -> dict[str, Any]:
         "epoch": learn.epoch,
         "steps": learn.steps_done,
         "batches": 0 if learn.iter is None else learn.iter + (not redo),
-        "met": plan.met if plan else 0,
-        "plan": {k: getattr(plan, k) for k in ("n_epochs", "n_steps", "every", "unit") if plan},
+        "steps_before": plan.steps_before,
+        "plan": plan.settings,
         "n_batches": learn.n_batches,
         "model": None if sharded else _model_state(learn),
         "optimizer": None if sharded else optimizer_state(learn.opt, learn.model),
@@ -74,11 +74,11 @@ def find_place(learn: Loop) -> str:
     last = learn.history[-1] if learn.history else None
     if last is not None and (last is learn.row or _is_of(last, learn)):
         return "round"
-    if learn.stream is None or "fit" not in learn.levels:
+    if learn.plan.stream is None or "fit" not in learn.levels:
         return "epoch"
     if not learn.training:
         return "validation"
-    return "pass" if learn.stream.begun else "epoch"
+    return "pass" if learn.plan.stream.begun else "epoch"
 
 
 def _is_of(row: dict[str, Any], learn: Loop) -> bool:
@@ -94,8 +94,8 @@ class Resume(Callback):
 
     Events: before_fit, before_epoch
     Order:  STOP + 1000
-    Reads:  model, opt, plan, cbs, dls, dl, n_batches, row
-    Writes: epoch, steps_done, history, epochs, trained, stream, skipped, row
+    Reads:  model, opt, plan, cbs, dls, dl, n_batches, epoch, row
+    Writes: history, row
     """
 
     order = Order.STOP + 1000  # behind whatever anybody has
@@ -116,12 +116,15 @@ class Resume(Callback):
         for name, dl in _loaders(learn):
             if name in state["loaders"]:
                 load_loader_state(dl, state["loaders"][name])
-        learn.epochs = plan.epochs(learn, first)
-        learn.trained = state["place"] == "validation"
-        plan.resumed = state["met"] if state["place"] == "pass" else None
+        plan.start_at(
+            first,
+            state["steps"],
+            trained=state["place"] == "validation",
+            resumed=state["steps_before"] if state["place"] == "pass" else None,
+        )
         self._waits = state["place"] in ("pass", "validation")
         if plan.cuts and state["place"] == "round":  # the fit looks ahead in it
-            self._restore_stream(learn, learn._loader(True))
+            self._restore_stream(learn, plan.train_dl)
         # before a validation, too: behind it the loop puts back what it met
         restore_random_states(unpacked(state["random"]))
 
@@ -129,14 +132,14 @@ class Resume(Callback):
         """Go to the batch in the pass."""
         if not self._waits:
             return
-        self._waits, state = False, self.state
+        self._waits, state, plan = False, self.state, learn.plan
         load_callbacks(learn, state)
         learn.row = dict(state["row"])
         if state["place"] == "pass":
-            learn.skipped = state["batches"]
+            plan.first_batch = state["batches"]
             self._restore_stream(learn, learn.dl)
-        elif learn.plan.cuts:
-            self._restore_stream(learn, learn._loader(True))
+        elif plan.cuts:
+            self._restore_stream(learn, plan.train_dl)
         restore_random_states(unpacked(state["random"]))
 
     def _restore_stream(self, learn: Loop, dl: Any) -> None:
@@ -149,8 +152,8 @@ class Resume(Callback):
         if "random" in saved:
             saved["random"] = unpacked(saved["random"])
             set_epoch(dl, saved["passes"] if learn.plan.cuts else learn.epoch)
-        learn.stream = Stream(dl, "training", learn._told)
-        learn.stream.load_state_dict(saved, self.exact)
+        learn.plan.stream = Stream(dl, "training", learn.plan.warned)
+        learn.plan.stream.load_state_dict(saved, self.exact)
 
     def _check_total(self, plan: Any, first: int) -> None:
         state, inside = self.state, self.state["place"] in ("pass", "validation")
@@ -189,7 +192,7 @@ def load_lasting(learn: Loop, state: dict[str, Any]) -> None:
         load_shards(learn, state["shards"])
     else:
         load_optimizer(learn.opt, learn.model, state["optimizer"])
-    learn.epoch, learn.steps_done = state["epoch"], state["steps"]
+    learn.plan.epoch, learn.plan.steps_done = state["epoch"], state["steps"]
     learn.history = History(dict(row) for row in state["history"])
     load_callbacks(learn, state, warn=True)
 

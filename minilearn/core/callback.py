@@ -7,7 +7,7 @@ of names.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 from ..base.batch import describe
@@ -42,6 +42,8 @@ class Callback:
 
     order: int = Order.DEFAULT
     in_probe: ClassVar[bool | None] = None  # True or False: take part in probes, whatever the rule
+    per_process: ClassVar[bool] = False  # whether its state differs between processes
+    skips_non_finite: bool = False  # whether it skips updates whose gradients are not finite
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Check the names of the event methods."""
@@ -49,6 +51,10 @@ class Callback:
         for name in dir(cls):
             if name.startswith(PREFIXES) and callable(getattr(cls, name)):
                 check_event(name, f"{cls.__name__}.")
+
+    def companions(self, learn: Any) -> Sequence[Any]:
+        """Return callbacks that come into a fit with this one, and leave with it."""
+        return ()
 
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive a resume: numbers, strings, lists, dicts and tensors.
@@ -71,6 +77,12 @@ class Callback:
 def order_of(cb: Any) -> int:
     """Return the slot of a callback; foreign objects without one come with the user's own."""
     return getattr(cb, "order", Order.DEFAULT)
+
+
+def companions_of(cbs: Iterable[Any], learn: Any) -> list[Any]:
+    """Return the companions of all callbacks for a fit that begins."""
+    ours = [cb for cb in cbs if isinstance(cb, Callback)]
+    return [companion for cb in ours for companion in cb.companions(learn)]
 
 
 def as_callbacks(cbs: Any) -> list[Any]:
@@ -133,6 +145,7 @@ class CleanUp:
         """Call all; then raise the worst of what they raised."""
         raised = []
         for method in self.methods:
+            learn.handling = method
             try:
                 call(method, (learn,), f"{owner_name(method)}.{self.event}", learn)
             except BaseException as e:

@@ -38,6 +38,7 @@ class Dispatch(LoopState):
 
     _asks_owner: Any  # this class: its actions ask the owner, they are no answer themselves
     unheard: frozenset[str] = frozenset()  # while a fit runs: events that nobody handles
+    handling: Any = None  # the handler that is running: a nested run leaves its callback out
 
     def __init__(self, cbs: Any) -> None:
         self.cbs = as_callbacks(cbs)
@@ -54,15 +55,20 @@ class Dispatch(LoopState):
         handlers: Any = self._table.get(event)
         if handlers is None:
             handlers = self._resolve_late(event)
+        outer = self.handling
         for handler in handlers:
+            self.handling = handler
             try:
                 handler(self)
             except CancelException as e:
+                self.handling = outer
                 check_cancel(e, f"{owner_name(handler)}.{event}", self)
                 raise
             except Exception as e:
+                self.handling = outer
                 add_location(e, f"{owner_name(handler)}.{event}", self)
                 raise
+        self.handling = outer
 
     def _resolve(self) -> None:
         """Find out once who handles each event and who owns each action."""
@@ -88,7 +94,7 @@ class Dispatch(LoopState):
 
     def _unbind(self) -> None:
         """Forget what `_resolve` found."""
-        self.unheard = frozenset()
+        self.unheard, self.handling = frozenset(), None
         self._table, self._owners = {}, {}
         for action in ACTIONS:
             self.__dict__.pop(action, None)
@@ -105,6 +111,7 @@ class Dispatch(LoopState):
         self._change_cbs([*self.cbs, cb])
         for event in (f"before_{level}" for level in self.levels):
             if (method := getattr(cb, event, None)) is not None:
+                self.handling = method
                 call(method, (self,), f"{type(cb).__name__}.{event}", self)
         return cb
 
@@ -144,6 +151,11 @@ class Dispatch(LoopState):
         """Return who answers an action: a callback, this Learner, or None."""
         owner = (self._owners or find_owners(self)).get(action)
         return owner and owner.who
+
+    def answers_by_default(self, action: str) -> bool:
+        """Return whether the usual answer to an action holds, or nobody answers it."""
+        owner = (self._owners or find_owners(self)).get(action)
+        return owner is None or owner.is_default
 
     # These five serve outside a fit; while one runs, each name is bound to its owner's answer.
 

@@ -116,22 +116,17 @@ class with_cbs:
 
         @wraps(f)
         def run(o: Any, *args: Any, **kwargs: Any) -> Any:
-            outer, together = getattr(o, "levels", ()), getattr(o, "processes", None)
+            outer = getattr(o, "levels", ())
             o.levels = (*outer, level)
             try:
                 if before not in getattr(o, "unheard", ()):  # a call saved is a step nearer by hand
                     o.callback(before)
                 result = f(o, *args, **kwargs)
-                if together is not None:  # several processes make the fit: they part nowhere
-                    together.meet(o, level, "body")
                 if fires_after and after not in getattr(o, "unheard", ()):
                     o.callback(after)
-                if together is not None:
-                    together.meet(o, level, "end")
             except BaseException as raised:
-                error = raised if together is None else together.settle(o, level, raised)
                 o.levels = outer
-                left = worst((error, _clean_up(o, cleanup, error)), own_cancels(level, f))
+                left = worst((raised, _clean_up(o, cleanup, raised)), own_cancels(level, f))
                 if left is raised:
                     raise
                 if left is not None:

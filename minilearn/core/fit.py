@@ -1,4 +1,4 @@
-"""What surrounds the loop: how a fit begins and ends, opens its passes, keeps its rows."""
+"""What surrounds the loop: how a fit begins and ends, opens its epochs, keeps its rows."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from ..base.batch import n_batches
+from .callback import companions_of
 from .dispatch import Dispatch, check_owners
 from .events import CancelException
 from .history import History, in_order
@@ -17,8 +18,8 @@ from .plan import Plan
 from .stream import Stream, check_loader, pick_loader
 
 
-class Running(Dispatch):
-    """The half of the Learner that prepares a fit and clears up behind it."""
+class Fitting(Dispatch):
+    """The half of the loop that prepares a fit and clears up after it."""
 
     def _begin(
         self, plan: Plan, train: bool, valid: bool, lr: float | slice | None, reset_opt: bool
@@ -30,43 +31,22 @@ class Running(Dispatch):
                 check_loader(pick_loader(self.dls, phase), phase)
         if plan.n_steps is not None and not train:
             raise ValueError("n_steps counts updates, and train=False makes none; give n_epochs")
-        self.plan, self.n_epochs, self.epochs = plan, plan.n_epochs, plan.epochs(self)
-        self._find_processes()
-        self.n_batches = n_batches(self._loader(True)) if train else None
-        self.batches_per_step, self.steps_done = 1, 0
-        self.epoch = self.iter = self.batch = self.preds = None
-        self.loss = self.loss_parts = self.stream = None
-        self._told = set()
-        self.skipped, self.trained = 0, False
-        self.history, self.row, self.interrupted, self.grads_held = History(), {}, False, False
+        plan.train_dl = pick_loader(self.dls, True)
+        plan.n_batches = n_batches(plan.train_dl) if train else None
+        self.plan, self.interrupted = plan, False
+        self.iter = self.batch = self.preds = self.loss = self.loss_parts = None
+        self.history, self.row = History(), {}
         self._resolve()
         check_owners(self, self._owners, train)
         if train:
             self._make_opt(lr, reset_opt)
-            if self.opt is None and self._owners["step"].is_default:
+            if self.opt is None and self.answers_by_default("step"):
                 raise ValueError("training needs an optimizer: give the Learner opt_func= or opt=")
-            self._clear_grads()
+            self.clear_grads()
         return valid
 
-    def _find_processes(self) -> None:
-        """Find out whether a callback has this fit made by several processes."""
-        found = (getattr(cb, "processes", None) for cb in self.cbs)
-        self.processes = next((p for p in found if p is not None), None)
-        if getattr(pick_loader(self.dls, False), "unshared", False):
-            self.processes = None  # each process runs over it for itself
-        if self.processes is not None:
-            self.processes.begin(self)
-
-    def _loader(self, training: bool) -> Any:
-        """Return the training or validation loader, or this process's part of it."""
-        return self._share(pick_loader(self.dls, training), training)
-
-    def _share(self, dl: Any, training: bool) -> Any:
-        return dl if self.processes is None or dl is None else self.processes.share(dl, training)
-
     def _make_opt(self, lr: float | slice | None, reset_opt: bool) -> None:
-        keeps = self._opt_given or self.opt_func is None or not reset_opt
-        if self.opt is not None and keeps:
+        if self.opt is not None and (self.opt_func is None or not reset_opt):
             if lr is not None:
                 self._set_lr(lr)
             return
@@ -79,17 +59,29 @@ class Running(Dispatch):
             )
         self.opt = self._new_opt(lr)
 
-    def _end(self, added: list[Any]) -> None:
-        """Leave nothing of the fit behind but its results."""
-        if self.stream is not None:
-            self.stream.close()
-        self._clear_grads()
-        self._unbind()
-        self.processes = None
-        self.training, self.valid_name = False, None
-        self.cbs[:] = [cb for cb in self.cbs if not any(cb is temporary for temporary in added)]
+    @contextmanager
+    def _with_callbacks(self, cbs: list[Any]) -> Iterator[None]:
+        """Have callbacks for one fit, with the companions of all; they go when it is over."""
+        added = [cb for cb in cbs if not any(cb is mine for mine in self.cbs)]
+        self.cbs.extend(added)
+        try:
+            companions = companions_of(self.cbs, self)
+            added += companions
+            self.cbs.extend(companions)
+            yield
+        finally:
+            self.cbs[:] = [cb for cb in self.cbs if not any(cb is other for other in added)]
 
-    def _clear_grads(self) -> None:
+    def _end(self) -> None:
+        """Leave nothing of the fit behind but its results."""
+        if self.plan.stream is not None:
+            self.plan.stream.close()
+        self.clear_grads()
+        self._unbind()
+        self.training, self.plan.valid_name = False, None
+
+    def clear_grads(self) -> None:
+        """Set the gradients of the model and of the optimizer's parameters to None."""
         params = [p for group in getattr(self.opt, "param_groups", ()) for p in group["params"]]
         if isinstance(self.model, nn.Module):
             params += self.model.parameters()
@@ -98,20 +90,19 @@ class Running(Dispatch):
 
     @contextmanager
     def _batches(self) -> Iterator[Iterable[tuple[int, Any]]]:
-        """Number the batches of one pass; the loader's workers are let go however the pass ends."""
-        self.pass_length = n_batches(self.dl)
-        if not self.training:
-            stream = batches = Stream(self.dl, "validation", self._told)
-        else:
+        """Number the batches of one epoch; its loader's workers end however the epoch ends."""
+        plan, goes_on = self.plan, self.training and self.plan.cuts
+        plan.length = n_batches(self.dl)
+        if self.training:
             self._check_opt()  # here, since callbacks unfreeze in before_epoch
-            if self.stream is None or (self.stream.fresh and not self.plan.cuts):
-                self.stream = Stream(self.dl, "training", self._told)
-            stream, batches = self.stream, self.plan.batches(self)
+            stream, batches = plan.open_stream(self.dl), plan.batches()
+        else:
+            stream = batches = Stream(self.dl, "validation", plan.warned)
         try:
-            yield enumerate(batches, self.skipped)
+            yield enumerate(batches, plan.first_batch)
         finally:
-            self.skipped = 0
-            if not (self.training and self.plan.cuts):
+            plan.first_batch = 0
+            if not goes_on:
                 stream.close()
 
     @contextmanager
@@ -127,8 +118,6 @@ class Running(Dispatch):
 
     def _keep_row(self, start: float) -> None:
         seconds = time.perf_counter() - start
-        if self.processes is not None:  # the slowest process is what one waits for
-            seconds = max(self.processes.gather(seconds))
         counters = {"epoch": self.epoch, "steps": self.steps_done, "time": seconds}
         self.row = in_order(counters | self.row)
         self.history.append(self.row)

@@ -18,12 +18,13 @@ from ..base.modes import frozen_modules, preserved_modes, set_mode
 from ..base.seed import preserved_random_states
 from .callback import as_callbacks
 from .events import with_cbs
-from .fit import Running
+from .fit import Fitting
 from .history import History
 from .plan import Plan
+from .stream import pick_loader
 
 
-class Loop(Running):
+class Loop(Fitting):
     """A model, data, a loss and an optimizer factory, and the loop that trains them.
 
     Args:
@@ -54,34 +55,35 @@ class Loop(Running):
     ) -> None:
         super().__init__(cbs)
         self.model, self.dls, self.loss_func, self.lr = model, dls, loss_func, lr
-        self.opt_func, self.count = opt_func, count
-        self.opt, self._opt_given = opt, opt is not None
+        self.opt, self.opt_func = opt, opt_func if opt is None else None
+        self.count, self.plan, self.frozen = count, Plan(0), []
         self.history, self.row = History(), {}
 
     # ---- the loop ----
 
     @with_cbs("fit")
     def _fit(self, train: bool, valid: bool) -> None:
-        self._frozen = frozen_modules(self.model)
-        for self.epoch in self.epochs:  # noqa: B020
+        self.frozen = frozen_modules(self.model)
+        for self.plan.epoch in self.plan.epochs:  # noqa: B020
             self._one_round(train, valid)
 
     @with_cbs("round")
     def _one_round(self, train: bool, valid: bool) -> None:
         with self._history_row():
-            if train and not self.trained:
+            if train and not self.plan.trained:
                 self.one_epoch(True)
-            self.trained = False
+            self.plan.trained = False
             if valid and self.plan.validates(self.epoch):
                 with torch.no_grad(), preserved_random_states():
                     for name in (None, *getattr(self.dls, "named", ())):
                         self.one_epoch(False, name)
 
     def one_epoch(self, training: bool, name: str | None = None) -> None:
-        """Run one pass over the training or the validation loader, or a further one by its name."""
-        self.training, self.valid_name = training, name
-        self.dl = self._loader(training) if name is None else self._share(self.dls[name], False)
-        set_mode(self.model, training, self._frozen)
+        """Run over the training or the validation loader once, or over a further one by name."""
+        self.training, self.plan.valid_name = training, name
+        valid_dl = pick_loader(self.dls, False) if name is None else self.dls[name]
+        self.dl = self.plan.train_dl if training else valid_dl
+        set_mode(self.model, training, self.frozen)
         self._one_epoch()
 
     @with_cbs("epoch")
@@ -98,35 +100,39 @@ class Loop(Running):
             self.get_loss()
             self.callback("after_loss")
             if self.training:
-                self._update()
+                self.backward_and_step()
         finally:  # the graph must not outlive the batch
             self.preds, self.loss = detach(self.preds), detach(self.loss)
             if self.loss_parts:
                 self.loss_parts = detach(self.loss_parts)
 
-    def _update(self) -> None:
-        self._grads = "none"
-        if self.processes is not None:
-            self.processes.begin_update(self)
+    def backward_and_step(self) -> None:
+        """Compute the gradients and make an update; what is left of the gradients is cleared."""
+        self.has_grads = False
         try:
             self._one_backward()
-            if self._grads == "ready":
-                self._one_step()
-                self._grads = "settled"  # spent, or CancelStepException asked to keep them
+            if self.has_grads:
+                self.close_group()
+                self.has_grads = False  # spent, or CancelStepException asked to keep them
         finally:
-            if self._grads in ("begun", "ready") and not self.grads_held:
-                self._clear_grads()
+            if self.has_grads and not self.plan.in_group:
+                self.clear_grads()
 
     @with_cbs("backward")
     def _one_backward(self) -> None:
-        self._grads = "begun"
-        self.backward()
-        self._grads = "ready"
+        try:
+            self.backward()
+        except BaseException:
+            if not self.plan.in_group:  # they are those of half a backward pass
+                self.clear_grads()
+            raise
+        self.has_grads = True
 
     @with_cbs("step", after=False)
-    def _one_step(self) -> None:
+    def close_group(self) -> None:
+        """Make an update with the gradients that there are: of a batch, or of a group of them."""
         self.step()
-        self.steps_done += 1
+        self.plan.steps_done += 1
         try:
             self.callback("after_step")
         finally:  # whatever follows a step, its gradients are spent
@@ -174,22 +180,21 @@ class Loop(Running):
             raise RuntimeError("a fit of this Learner is running; use learn.validate() inside it")
         if on_interrupt not in ("raise", "stop"):
             raise ValueError(f"on_interrupt is 'raise' or 'stop', got {on_interrupt!r}")
-        plan = Plan.of(n_epochs, n_steps, valid_every)
+        plan = Plan(n_epochs, n_steps, valid_every)
         cbs = as_callbacks(cbs)
         if resume is not None and resume is not False:
             cbs += self._resume_cbs(resume, cbs)
-        added = [cb for cb in cbs if not any(cb is mine for mine in self.cbs)]
-        self.cbs.extend(added)
-        try:
-            with preserved_modes(self.model):
-                valid = self._begin(plan, train, valid, lr, reset_opt)
-                self._fit(train, valid)
-        except KeyboardInterrupt:
-            self.interrupted = True
-            if on_interrupt == "raise":
-                raise
-        finally:
-            self._end(added)
+        with self._with_callbacks(cbs):
+            try:
+                with preserved_modes(self.model):
+                    valid = self._begin(plan, train, valid, lr, reset_opt)
+                    self._fit(train, valid)
+            except KeyboardInterrupt:
+                self.interrupted = True
+                if on_interrupt == "raise":
+                    raise
+            finally:
+                self._end()
 
     # ---- what the Learner replaces by more ----
 
@@ -221,20 +226,10 @@ class Loop(Running):
         """The number of items in the batch: what `count` says, else the batch size."""
         return batch_size(self.batch) if self.count is None else self.count(self.batch)
 
-    @property
-    def n_steps(self) -> int | None:
-        """The updates that this fit will make in all, None when unknown."""
-        return self.plan and self.plan.total_steps(self.n_batches, self.batches_per_step)
-
-    @property
-    def is_last(self) -> bool | None:
-        """Whether the batch is the last of its pass, None when unknown."""
-        return self.plan and self.plan.is_last(self)
-
     def free(self) -> None:
         """Drop what stays readable after a fit: `batch`, `preds`, `loss` and `opt`."""
         self.batch = self.preds = self.loss = self.loss_parts = None
-        self.opt = self.opt if self._opt_given else None
+        self.opt = self.opt if self.opt_func is None else None
 
     def __repr__(self) -> str:
         """Show the parts and, in order, the callbacks that will run."""

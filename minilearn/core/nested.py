@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from types import SimpleNamespace
@@ -15,8 +14,7 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from ..base.modes import held, hold
 from ..base.seed import preserved_random_states
-from .callback import call, order_of
-from .dispatch import Dispatch
+from .callback import order_of
 from .events import ACTIONS, EVENTS, Order
 from .learner import Loop
 from .position import own_copy, undo_position
@@ -27,7 +25,7 @@ MAX_DEPTH = 8  # nobody nests so deep on purpose
 
 
 def takes_part(cb: Any) -> bool:
-    """Return whether `cb` belongs to what a probe looks at: what prepares, trains or bends a batch.
+    """Return whether `cb` belongs into a probe: it prepares, trains or changes a batch.
 
     `in_probe = True | False` on its class decides; else its order, or what it handles.
     """
@@ -40,28 +38,17 @@ def takes_part(cb: Any) -> bool:
 def participants(learn: Loop) -> list[Any]:
     """Return the callbacks of `learn` that take part in a probe that begins now.
 
-    A callback that is in the middle of handling an event is left out, unless it answers an action:
-    it would start the same probe again.
+    One that is handling an event is left out, unless it answers an action: it would start the same
+    probe again.
     """
-    busy = [cb for cb in _running(learn) if not any(hasattr(cb, name) for name in ACTIONS)]
+    handler = learn.handling
+    busy = [cb for cb in learn.cbs if handler is not None and _handles(cb, handler)]
     return [cb for cb in learn.cbs if takes_part(cb) and not any(cb is b for b in busy)]
 
 
-def _running(learn: Loop) -> Iterator[Any]:
-    """Yield the callbacks whose handlers of events are on the stack of calls.
-
-    Read from the stack, because the loop would pay for a note of it at every event.
-    """
-    frame = sys._getframe()
-    while frame is not None:
-        if frame.f_code in (Dispatch.callback.__code__, call.__code__):
-            handler = frame.f_locals.get("handler", frame.f_locals.get("method"))
-            yield from (cb for cb in learn.cbs if _handles(cb, handler))
-        frame = frame.f_back
-
-
 def _handles(cb: Any, handler: Any) -> bool:
-    return any(getattr(cb, event, None) == handler for event in EVENTS)
+    answers = any(hasattr(cb, name) for name in ACTIONS)
+    return not answers and any(getattr(cb, event, None) == handler for event in EVENTS)
 
 
 @contextmanager
@@ -103,7 +90,8 @@ def inner(
             train=own_copy(own_train if train is None else train),
             valid=own_copy(own_valid if valid is None else valid),
         )
-        learn.cbs, learn.depth, learn.levels, learn.error = list(cbs), learn.depth + 1, (), None
+        learn.cbs, learn.levels, learn.error = list(cbs), (), None
+        learn.nesting = learn.nesting._replace(depth=learn.depth + 1)
         yield
 
 

@@ -24,7 +24,7 @@ def generators(dl: Any) -> list[torch.Generator]:
 
 
 def loader_state(dl: Any) -> dict[str, Any]:
-    """Return what decides about the next pass of a loader: seed, epoch, states of generators."""
+    """Return what decides about a loader's next epoch: seed, epoch, states of generators."""
     dl = _unwrapped(dl)
     state = {
         name: vars(dl)[name] for name in ("seed", "epoch") if name in getattr(dl, "__dict__", {})
@@ -33,7 +33,7 @@ def loader_state(dl: Any) -> dict[str, Any]:
 
 
 def load_loader_state(dl: Any, state: dict[str, Any]) -> None:
-    """Let the next pass of a loader be that of `loader_state`."""
+    """Let the next epoch of a loader be that of `loader_state`."""
     dl = _unwrapped(dl)
     for name in ("seed", "epoch"):
         if name in state and name in getattr(dl, "__dict__", {}):
@@ -50,44 +50,43 @@ def _unwrapped(dl: Any) -> Any:
 
 
 def own_state(dl: Any) -> dict[str, Any] | None:
-    """Return the place that a loader, or the streamed data set behind it, can tell by itself."""
-    owner = _teller(dl)
+    """Return the state of a loader, or of the stream that it reads, None where it has none."""
+    owner = _with_state(dl)
     if owner is None:
         return None
     generator = getattr(owner, "generator", None)
     of_loader = generator.get_state() if isinstance(generator, torch.Generator) else None
-    return {"place": owner.state_dict(), "generator": of_loader}
+    return {"position": owner.state_dict(), "generator": of_loader}
 
 
-def behind(dl: Any, n: int, told: dict[str, Any] | None, exact: bool = False) -> Iterator[Any]:
-    """Begin the pass of a loader behind its first `n` batches.
+def skip_batches(dl: Any, n: int, own: dict[str, Any] | None, exact: bool = False) -> Iterator[Any]:
+    """Iterate over a loader from behind its first `n` batches.
 
-    The random states are to be those of the pass's beginning; they are drawn from as the batches
-    before would have it, and restored by the caller.
+    The random states must be those of its start. The caller restores them afterwards.
 
     Args:
-        dl: the loader, in the state in which the pass began.
-        n: the number of batches to leave out.
-        told: what `own_state` returned there.
-        exact: find the place of torch's DataLoader by loading, not by counting.
+        dl: the loader, in the state in which it began.
+        n: the number of batches to skip.
+        own: what `own_state` returned after them.
+        exact: load the skipped batches of torch's DataLoader, instead of skipping their indices.
     """
     if hasattr(dl, "shortened_to"):
-        return islice(behind(dl.dl, n, told, exact), max(dl.shortened_to - n, 0))
-    if told is not None and (owner := _teller(dl)) is not None:
-        owner.load_state_dict(told["place"])
+        return islice(skip_batches(dl.dl, n, own, exact), max(dl.shortened_to - n, 0))
+    if own is not None and (owner := _with_state(dl)) is not None:
+        owner.load_state_dict(own["position"])
         batches = iter(dl)
-        if told["generator"] is not None:  # torchdata's loader leaves it short of one draw, which
-            owner.generator.set_state(told["generator"])  # gives the next pass another order
+        if own["generator"] is not None:  # torchdata's loader leaves it short of one draw, which
+            owner.generator.set_state(own["generator"])  # gives the next epoch another order
         return batches
     if callable(getattr(dl, "batches", None)):  # one of ours: order and random numbers have seeds
         return dl.batches(n)
     counts = isinstance(dl, DataLoader) and not isinstance(dl.dataset, IterableDataset)
     if counts and not exact:
-        return _behind_indices(dl, n)
+        return _skip_indices(dl, n)
     if not counts and not isinstance(dl, Sequence):
         warnings.warn(
-            f"the {type(dl).__name__} of the training data cannot tell its place: {n} batches are "
-            "read and dropped to find it. Random numbers that it draws may differ; give it "
+            f"the {type(dl).__name__} of the training data has no state: {n} batches are read and "
+            "dropped to find its position. Random numbers that it draws may differ; give it "
             "state_dict and load_state_dict, or a method batches(start).",
             stacklevel=2,
         )
@@ -96,37 +95,38 @@ def behind(dl: Any, n: int, told: dict[str, Any] | None, exact: bool = False) ->
     return batches
 
 
-def use_up(dl: Any, told: dict[str, Any] | None) -> None:
-    """Let the next pass of a loader be a new one, where `behind` left nothing of the one in hand.
+def exhaust(dl: Any, own: dict[str, Any] | None) -> None:
+    """Let a loader start anew next time, where `skip_batches` left nothing of it.
 
-    A stream may keep a place that it is given until it is iterated, and its next pass would begin
-    there, at the end: so it is iterated here. One that starts over each time is then ready; one
-    that goes on wherever it was left is given the place again.
+    A stream may keep a position that it is given until it is iterated, and would then begin at its
+    end: so it is iterated here. One that starts over each time is then ready; one that goes on
+    wherever it was left is given the position again.
 
     Args:
         dl: the loader.
-        told: what `own_state` returned.
+        own: what `own_state` returned.
     """
-    owner = _teller(dl)
-    if told is None or owner is None or isinstance(owner, DataLoader):  # whose `iter` takes it up
+    owner = _with_state(dl)
+    if own is None or owner is None or isinstance(owner, DataLoader):  # whose `iter` takes it up
         return
     states = []
     for _ in range(3):  # the first from that place, the next two from the start, or further on
         next(iter(owner), None)
         states.append(repr(owner.state_dict()))
     if states[1] != states[2]:
-        owner.load_state_dict(told["place"])
+        owner.load_state_dict(own["position"])
 
 
-def _teller(dl: Any) -> Any:
+def _with_state(dl: Any) -> Any:
+    """Return what can save and load its position: the loader, or the stream that it reads."""
     if hasattr(dl, "shortened_to"):
-        return _teller(dl.dl)
+        return _with_state(dl.dl)
     if all(hasattr(dl, name) for name in STATEFUL):
         return dl
-    dataset = getattr(dl, "dataset", None)  # a copy of it in each worker tells nothing here
+    dataset = getattr(dl, "dataset", None)  # its copies in workers have other states
     streams = isinstance(dl, DataLoader) and isinstance(dataset, IterableDataset)
-    tells = streams and not dl.num_workers and all(hasattr(dataset, name) for name in STATEFUL)
-    return dataset if tells and not _has_buffer(dataset) else None
+    has_state = streams and not dl.num_workers and all(hasattr(dataset, name) for name in STATEFUL)
+    return dataset if has_state and not _has_buffer(dataset) else None
 
 
 def _has_buffer(dataset: Any) -> bool:
@@ -137,11 +137,11 @@ def _has_buffer(dataset: Any) -> bool:
     return part is not None
 
 
-def _behind_indices(dl: DataLoader, n: int) -> Iterator[Any]:
+def _skip_indices(dl: DataLoader, n: int) -> Iterator[Any]:
     if dl.num_workers:
         warnings.warn(
             "random numbers that the data set draws in the workers of torch's DataLoader are not "
-            "repeated in this pass. If it draws some, use a SeededLoader, or "
+            "repeated in this epoch. If it draws some, use a SeededLoader, or "
             "CheckpointCB(exact=True), which loads the batches before again.",
             stacklevel=2,
         )
@@ -155,11 +155,11 @@ def _behind_indices(dl: DataLoader, n: int) -> Iterator[Any]:
 
 
 class _Rest:
-    """Indices behind the first `n`, which are drawn when the first is asked for."""
+    """Indices after the first `n`, which are drawn when the first is asked for."""
 
     def __init__(self, indices: Any, n: int) -> None:
         self.indices, self.n = indices, n
-        self._iterator: Iterator[Any] = iter(())  # until a pass begins
+        self._iterator: Iterator[Any] = iter(())  # until iteration begins
 
     def __len__(self) -> int:
         return max(len(self.indices) - self.n, 0)
@@ -178,13 +178,13 @@ class _Rest:
 
 
 def own_copy(dl: Any) -> Any:
-    """Return a copy of a loader with a count of passes, or with workers that stay, of its own."""
+    """Return a copy of a loader that counts epochs or keeps workers; others as they are."""
     if not _is_copied(dl):
         return dl
     own = copy.copy(dl)
     if "dl" in vars(own):  # it serves the batches of another
         own.dl = own_copy(own.dl)
-    if isinstance(dl, DataLoader):  # it lets nobody set these; living workers serve one pass
+    if isinstance(dl, DataLoader):  # it lets nobody set these; living workers serve one iterator
         vars(own).update(persistent_workers=False, _iterator=None)
     return own
 
@@ -196,8 +196,8 @@ def _is_copied(dl: Any) -> bool:
 def undo_position(dl: Any) -> Callable[[], None]:
     """Note where a loader and its generators are; return what puts them back there."""
     states = [(g, g.get_state()) for g in generators(dl)]
-    tells = hasattr(dl, "state_dict") and hasattr(dl, "load_state_dict") and not _is_copied(dl)
-    position = dl.state_dict() if tells else None
+    has_state = all(hasattr(dl, name) for name in STATEFUL) and not _is_copied(dl)
+    position = dl.state_dict() if has_state else None
 
     def undo() -> None:
         for generator, state in states:

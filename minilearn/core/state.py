@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
 from .history import History
+from .plan import Plan
 
 UNSET: Any = None  # what the first fit sets; every reader runs in a fit
+
+
+class Nesting(NamedTuple):
+    """What is true inside a nested run: a fit inside, or beside, a fit that leaves no trace."""
+
+    depth: int = 0  # how many fits this one runs inside of
+    scratch: Path | None = None  # in a dry run: the folder that writers use in place of their own
 
 
 class LoopState:
@@ -20,49 +28,32 @@ class LoopState:
     model: nn.Module
     dls: Any
     loss_func: Any
-    opt_func: Callable[..., Any] | str | None
+    opt_func: Callable[..., Any] | str | None  # None keeps `opt`
     lr: float | slice | None
     cbs: list[Any]
     count: Callable[[Any], Any] | None
 
     # set by fit
     opt: Any = None
-    plan: Any = UNSET  # of core.plan: how long the fit is
-    n_epochs: int | None = None  # full passes over the training data; None with n_steps
-    epochs: Iterable[int] = ()  # the epoch of each round
-    epoch: Any = UNSET  # full passes made before this one
-    n_batches: int | None = None  # batches in a training pass, None when unknown
-    batches_per_step: int = 1  # more with accumulation
-    steps_done: int = 0  # updates made
-    training: bool = False  # whether this pass is a training pass
-    valid_name: str | None = None  # of a further validation set, while it is run
-    metrics: Any  # the MetricsCB, once a fit had one
-    dl: Any = None  # the loader of this pass
-    pass_length: int | None = None  # batches in this pass, None when unknown
-    stream: Any = UNSET  # the place in the training data
-    skipped: int = 0  # batches of this pass that were run before a resume
-    trained: bool = False  # this round's training pass was run before a resume
+    plan: Plan  # how long the fit is, and how far it has come
     history: History
     row: dict[str, Any]  # the row of the running round; callbacks add columns
+    training: bool = False  # whether this epoch trains, or validates
+    dl: Any = None  # the loader of this epoch
+    metrics: Any  # the MetricsCB, once a fit had one
+    frozen: list[nn.Module]  # modules that stay in eval mode
     levels: tuple[str, ...] = ()  # the levels that are running, outermost first
     error: BaseException | None = None  # during a clean-up: what ended the level
     interrupted: bool = False  # the last fit was ended by Ctrl-C
-    depth: int = 0  # how many fits this one runs inside of
-    processes: Any = None  # those that make this fit together, where there are several
-    scratch: Path | None = None  # in a dry run: the folder that writers use in place of their own
+    nesting: Nesting = Nesting()
 
     # within a batch
-    iter: Any = UNSET  # number of the batch in its pass
+    iter: Any = UNSET  # number of the batch in its epoch
     batch: Any = None
     preds: Any = None
     loss: Any = None
     loss_parts: dict[str, Any] | None = None  # where the loss is a sum of named parts
-    grads_held: bool = False  # gradients of an open accumulation group outlive the batch
-
-    _told: set[Any] = UNSET  # what this fit has said of its loaders
-    _frozen: list[nn.Module] = []  # modules that stay in eval mode
-    _grads: str = "none"  # of this batch: none, begun, ready, settled
-    _opt_given: bool = False  # the optimizer was given ready, and is kept for all fits
+    has_grads: bool = False  # the backward pass of this batch is done, its gradients are unspent
 
     # methods of the Learner that modules below it call on it, so that a subclass may override them
     _new_opt: Callable[..., Any]
@@ -76,3 +67,50 @@ class LoopState:
     log: Callable[..., None]
     on: Callable[..., Any]
     unfreeze: Callable[..., None]
+
+    # ---- read from the plan ----
+
+    @property
+    def epoch(self) -> Any:
+        """Full passes made over the training data before this one, None before a fit."""
+        return self.plan.epoch
+
+    @property
+    def n_epochs(self) -> int | None:
+        """The full passes over the training data that the fit makes, None with `n_steps`."""
+        return self.plan.n_epochs
+
+    @property
+    def n_batches(self) -> int | None:
+        """The batches in a training epoch, None when unknown."""
+        return self.plan.n_batches
+
+    @property
+    def steps_done(self) -> int:
+        """The updates made."""
+        return self.plan.steps_done
+
+    @property
+    def n_steps(self) -> int | None:
+        """The updates that this fit will make in all, None when unknown."""
+        return self.plan.total_steps
+
+    @property
+    def is_last(self) -> bool | None:
+        """Whether the batch is the last of its epoch, None when unknown."""
+        return self.plan.is_last(self.training, self.iter)
+
+    @property
+    def valid_name(self) -> str | None:
+        """The name of a further validation set, while it is run."""
+        return self.plan.valid_name
+
+    @property
+    def depth(self) -> int:
+        """How many fits this one runs inside of."""
+        return self.nesting.depth
+
+    @property
+    def scratch(self) -> Path | None:
+        """In a dry run: the folder that writers use in place of their own."""
+        return self.nesting.scratch

@@ -1,6 +1,6 @@
-"""Where batches come from.
+"""Loaders, and streams of batches that know their position in one.
 
-A loader is any iterable of batches, with or without a length; a `Stream` keeps its place in one.
+A loader is any iterable of batches, with or without a length.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.utils.data import (
 
 from ..base.batch import is_empty, n_batches
 from ..base.seed import random_states, restore_random_states
-from .position import behind, load_loader_state, loader_state, own_state, use_up
+from .position import exhaust, load_loader_state, loader_state, own_state, skip_batches
 
 
 def pick_loader(dls: Any, training: bool) -> Any:
@@ -71,50 +71,51 @@ def no_batches(dl: Any, phase: str) -> str:
         if hasattr(dl, name):
             known.append(f"{name}={getattr(dl, name)}")
     small = samples and getattr(dl, "drop_last", False)
-    advice = "lower batch_size or set drop_last=False" if small else "check the data behind it"
+    advice = "lower batch_size or set drop_last=False" if small else "check its data"
     return f"the {phase} loader has no batches ({', '.join(known) or type(dl).__name__}): {advice}"
 
 
 def set_epoch(dl: Any, epoch: int) -> None:
-    """Tell samplers that shuffle by epoch, as torch.distributed's do, which one begins."""
+    """Give the epoch to samplers that shuffle by it, as torch.distributed's do."""
     for owner in (getattr(dl, name, None) for name in ("sampler", "batch_sampler", "dataset")):
-        if (tell := getattr(owner, "set_epoch", None)) is not None:
-            tell(epoch)
+        if (set_owner := getattr(owner, "set_epoch", None)) is not None:
+            set_owner(epoch)
 
 
 class Stream:
-    """The batches of one loader; it keeps its place, so that a pass may stop and the next go on.
+    """The batches of one loader; it keeps its position, so that an epoch may stop within it.
 
     Batches that a collate function left empty (see `is_empty`) are skipped.
 
     Args:
         dl: the loader.
         phase: what messages call it.
-        told: what was said of loaders in this fit; added to.
+        warned: what this fit has warned of; added to.
 
     Attributes:
         taken: batches drawn from the loader since it was last started.
         passes: how often the loader was exhausted.
     """
 
-    def __init__(self, dl: Any, phase: str, told: set[Any] | None = None) -> None:
-        self.dl, self.phase, self._told = dl, phase, set() if told is None else told
+    def __init__(self, dl: Any, phase: str, warned: set[Any] | None = None) -> None:
+        self.dl, self.phase = dl, phase
+        self._warned = set() if warned is None else warned
         self.taken = self.passes = self._empty = 0
-        self._batches: Any = None  # a generator, while a pass runs
+        self._batches: Any = None  # a generator, until the loader is exhausted
         self._peeked: list[Any] = []
-        self._source: Any = None  # what the batches of the pass are drawn from
-        self._began: Any = None  # the loader's and the random states at the start of the pass
+        self._source: Any = None  # the loader's iterator
+        self._began: Any = None  # the loader's and the random states at its start
 
     def __iter__(self) -> Iterator[Any]:
         """Yield what is left of the loader; a new start where nothing is left."""
         if self._batches is None:
             self.taken = self._empty = 0
-            if self.phase == "training":  # what a resume needs to come back to this pass
+            if self.phase == "training":  # what a resume needs to come back here
                 self._began = loader_state(self.dl), random_states()
             self._batches = self._draw()
         while self._peeked:
             yield self._peeked.pop()
-        for batch in self._batches:  # noqa: UP028  `yield from` would close it with this pass
+        for batch in self._batches:  # noqa: UP028  `yield from` would close it with this epoch
             yield batch
         self._finish()
 
@@ -125,7 +126,7 @@ class Stream:
 
     @property
     def begun(self) -> bool:
-        """Whether a pass over the loader has begun, and not come to its end."""
+        """Whether the loader has begun to give batches, and has not come to its end."""
         return self._began is not None
 
     def exhausted(self) -> bool:
@@ -139,40 +140,40 @@ class Stream:
         return not self._peeked
 
     def close(self) -> None:
-        """Let go of the loader's iterator, and with it of its worker processes."""
+        """Drop the loader's iterator, and with it its worker processes."""
         if self._batches is not None:
             self._batches.close()
         self._batches, self._source, self._peeked = None, None, []
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place: how the pass in hand began, and how many batches it gave."""
+        """Return the position: how the loader began, and how many batches it gave."""
         taken = self.taken - len(self._peeked)
         state = {"taken": taken, "passes": self.passes, "empty": self._empty}
         if self.begun:
             state |= {
                 "loader": self._began[0],
                 "random": self._began[1],
-                "told": own_state(self.dl),
+                "own": own_state(self.dl),
                 "ended": _has_ended(self._source),
             }
             state["length"] = getattr(self.dl, "shortened_to", None)
         return state
 
     def load_state_dict(self, state: dict[str, Any], exact: bool = False) -> None:
-        """Go on from that place; the random states are left as they are behind its search.
+        """Go on from that position; the random states are not restored.
 
         Args:
             state: what `state_dict` returned, of an equal loader.
-            exact: see `behind`.
+            exact: see `skip_batches`.
         """
         self.taken, self.passes, self._empty = state["taken"], state["passes"], state["empty"]
         if "loader" in state:
             self._began = state["loader"], state["random"]
             load_loader_state(self.dl, state["loader"])
             restore_random_states(state["random"])
-            self._source = behind(self.dl, self.taken, state["told"], exact)
+            self._source = skip_batches(self.dl, self.taken, state["own"], exact)
             if state.get("ended") or self.taken >= getattr(self.dl, "shortened_to", inf):
-                use_up(self.dl, state["told"])
+                exhaust(self.dl, state["own"])
                 self._source = _Ended()
             self._batches = self._draw(self._source)
 
@@ -209,15 +210,15 @@ class Stream:
 
     def _check_length(self) -> None:
         """Say, once a fit, that the loader's length is not what it gave."""
-        declared, told = n_batches(self.dl), (self.phase, id(self.dl))
-        is_share = hasattr(self.dl, "may_be_empty")  # which ends with the shortest
+        declared, key = n_batches(self.dl), (self.phase, id(self.dl))
+        is_shard = hasattr(self.dl, "may_be_empty")  # which ends with the shortest
         if (
             declared in (None, self.taken)
-            or told in self._told
-            or (is_share and self.taken < declared)
+            or key in self._warned
+            or (is_shard and self.taken < declared)
         ):
             return
-        self._told.add(told)
+        self._warned.add(key)
         why = "what is planned by its length, a schedule say, will not fit"
         if self.taken > declared and getattr(self.dl, "num_workers", 0) > 1:
             why = (
@@ -231,7 +232,7 @@ class Stream:
 
 
 class _Ended(Iterator):
-    """What is left of a pass whose data set had come to its end."""
+    """What is left of a data set that had come to its end."""
 
     def __next__(self) -> Any:
         raise StopIteration
@@ -240,14 +241,14 @@ class _Ended(Iterator):
 def _has_ended(source: Any) -> bool:
     """Return whether a streamed data set has nothing left, and may be at its start again.
 
-    torch's iterator knows as soon as a last batch came out smaller; the pass ends a draw later.
+    torch's iterator knows as soon as a last batch came out smaller; it ends a draw later.
     """
     fetcher = getattr(source, "_dataset_fetcher", None)
     return isinstance(source, _Ended) or getattr(fetcher, "ended", False)
 
 
 def _draw_quietly(batches: Iterator[Any]) -> Any:
-    """Keep torch from warning at each batch beyond the declared length: `Stream` says it once."""
+    """Keep torch from warning at each batch beyond the declared length: `Stream` warns once."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Length of IterableDataset")
         return next(batches)

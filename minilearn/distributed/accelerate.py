@@ -17,14 +17,16 @@ from minilearn.base.batch import default_device
 from minilearn.base.seed import set_seed
 from minilearn.core.events import Order
 from minilearn.data.seeded import derive_seed, draw_seed
-from minilearn.distributed.shards import Shard, share, warn_of_rest
+from minilearn.distributed.shards import Shard, warn_of_rest
 from minilearn.distributed.sync import Processes
 
 from ..callbacks.device import DeviceCB
-from ..callbacks.gradients import GradAccumCB
+from ..callbacks.gradients import GradAccumCB, items_of
 from ..callbacks.precision import MixedPrecision, ScaledPrecision
 from ..callbacks.training import TrainCB
 from ..core.events import ActionConflictError, CancelException
+from ..core.stream import Unshared, pick_loader
+from .barrier import BarrierCB, ShardCB, processes_of
 from .ddp import Wrapped, equal_buffers, weights_differ
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ class AccelerateCB(TrainCB):
 
     Attributes:
         accelerator: accelerate's own object.
-        processes: what this one knows of the others; None where it is alone.
+        processes: those that train together; None where this one is alone.
 
     Raises:
         ValueError: accelerate was told to use an engine that has a loop of its own, or to
@@ -71,7 +73,7 @@ class AccelerateCB(TrainCB):
         cleanup_batch, after_epoch, cleanup_epoch, cleanup_fit, predict, get_loss, backward, step,
         zero_grad
     Order:  PLACE
-    Reads:  model, batch, loss_func, preds, loss, opt, training, depth, dl, processes, error
+    Reads:  model, batch, loss_func, preds, loss, opt, training, depth, dl, dls, cbs, error
     Writes: preds, loss, loss_parts, batch, model
 
     Source: Li et al. 2020, "PyTorch Distributed" (arXiv:2006.15704).
@@ -96,7 +98,8 @@ class AccelerateCB(TrainCB):
         if sync_bn and several and self.accelerator.device.type == "cpu":
             raise ValueError("torch synchronises batch norm on accelerators only; drop sync_bn")
         self.sync_bn = sync_bn and several
-        self.processes: Any = Processes(self._share, self._join) if several else None
+        self.processes: Any = Processes() if several else None
+        self._together: Any = None  # the same, in a fit that all make together
         self._place = DeviceCB(self.accelerator.device)
         scaler = self.accelerator.scaler
         self._scaled = None if scaler is None else ScaledPrecision(scaler=scaler)
@@ -112,8 +115,13 @@ class AccelerateCB(TrainCB):
         """Whether the fit goes on after an update whose gradients are not finite: under fp16."""
         return self._scaled is not None and self._scaled.skips_non_finite
 
-    def _share(self, dl: Any, training: bool) -> Any:
-        return share(dl, self.processes, training)
+    def companions(self, learn: Loop) -> list[Any]:
+        """Return the callbacks that keep the processes together."""
+        processes: Any = self.processes
+        if processes is None or isinstance(pick_loader(learn.dls, False), Unshared):
+            return []
+        barrier = BarrierCB(processes, self._join)
+        return [ShardCB(barrier), barrier]
 
     # ---- events ----
 
@@ -128,19 +136,22 @@ class AccelerateCB(TrainCB):
             learn.model = self._wrapped.own  # this fit is inside a batch of another
         self._place.before_fit(learn)
         self._keeps = self._wrapped is not None and learn.depth > 0
-        self._accum, self._warned = learn.find(GradAccumCB), False
+        self._together, self._warned = processes_of(learn), False
+        self._accum = learn.find(GradAccumCB)
+        if self._accum is not None and self._together is not None:
+            self._accum.items_of = lambda learn: self.processes.mean_items
         if self._scaled is not None:
             self._scaled.before_fit(learn)
-        if learn.processes is not None and learn.processes.rank and not learn.depth:
-            set_seed(derive_seed(draw_seed(), learn.processes.rank))
+        if self._together is not None and self._together.rank and not learn.depth:
+            set_seed(derive_seed(draw_seed(), self._together.rank))
 
     def before_epoch(self, learn: Loop) -> None:
         """Wrap the model, if it is not wrapped yet for such a pass."""
         if self._wrapped is None or not self._wrapped.serves(learn.model, learn.training):
             self._release()
             self._keeps = False
-            if learn.processes is not None and learn.training:
-                weights_differ(learn.model, learn.processes)
+            if self._together is not None and learn.training:
+                weights_differ(learn.model, self._together)
             self._wrapped = Wrapped(self.accelerator, learn, self.sync_bn)
         if learn.training and not self._warned and isinstance(learn.dl, Shard):
             self._warned = True
@@ -156,11 +167,11 @@ class AccelerateCB(TrainCB):
 
     def backward(self, learn: Loop) -> None:
         """Compute the gradients; with the last batch of an update all processes exchange them."""
-        loss, processes = learn.loss, learn.processes
+        loss, processes = learn.loss, self._together
         if processes is not None:
             if not processes.items:
                 loss = self._wrapped.nothing()
-            elif self._accum is None and processes.items != processes.mean_items:
+            elif processes.items != processes.mean_items:
                 loss = loss * (processes.items / processes.mean_items)
         self.accelerator.backward(loss)
         self._exchanged = self._exchanges
@@ -194,7 +205,7 @@ class AccelerateCB(TrainCB):
 
     def after_epoch(self, learn: Loop) -> None:
         """Let all processes have the buffers of the first; each had statistics of its own part."""
-        if learn.processes is not None and learn.training:
+        if self._together is not None and learn.training:
             equal_buffers(learn.model)
 
     def cleanup_epoch(self, learn: Loop) -> None:
@@ -208,6 +219,8 @@ class AccelerateCB(TrainCB):
             self._scaled.cleanup_fit(learn)
         if not self._keeps:
             self._release()
+        if self._accum is not None and not learn.depth:
+            self._accum.items_of = items_of
 
     # ---- together with the others ----
 
@@ -221,7 +234,7 @@ class AccelerateCB(TrainCB):
         """Make the update of the others, to which this process has no batch to give."""
         with self._exchange_if_closing(learn):
             learn.loss = torch.zeros((), device=self.accelerator.device)
-            learn._update()
+            learn.backward_and_step()
 
     def _release(self) -> None:
         if self._wrapped is not None:

@@ -30,7 +30,7 @@ def dry_run(self: Loop, cbs: Any = None, lr: float | slice | None = None) -> Non
     """
     cbs = [*self.cbs, *as_callbacks(cbs), _OneBatch(1, 1)]
     with tempfile.TemporaryDirectory() as folder, inner(self, cbs, trains=True):
-        self.scratch = Path(folder)
+        self.nesting = self.nesting._replace(scratch=Path(folder))
         with contextlib.redirect_stdout(io.StringIO()):
             self.fit(1, lr=lr)
         passes = "training and validation" if self.dls.valid is not None else "training"

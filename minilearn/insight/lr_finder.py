@@ -11,6 +11,7 @@ from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 from minilearn.core.learner import Loop
 from minilearn.core.nested import inner, participants
+from minilearn.distributed.barrier import processes_of
 from minilearn.optim.warmup import set_lr
 
 from ..base.notebook import in_notebook
@@ -44,7 +45,7 @@ class LRFinderCB(Callback):
 
     Events: before_fit, before_epoch, after_loss, after_step, after_batch, after_epoch, cleanup_fit
     Order:  STOP
-    Reads:  training, opt, loss, batch, n_items, depth, processes
+    Reads:  training, opt, loss, batch, n_items, depth, cbs
     Writes:
     Syncs:  once a batch
     """
@@ -100,7 +101,7 @@ class LRFinderCB(Callback):
         """Collect the loss of a batch; one that is not finite ends the search before it is used."""
         n = float(getattr(learn, "n_items", None) or batch_size(learn.batch))
         loss = n * float(learn.loss.detach().mean())
-        if (processes := getattr(learn, "processes", None)) is not None:  # one search, one curve
+        if (processes := processes_of(learn)) is not None:  # one search, one curve
             loss, n = map(sum, zip(*processes.gather((loss, n)), strict=True))
         self._sum, self._items = self._sum + loss, self._items + n
         if not math.isfinite(self._sum):

@@ -51,7 +51,7 @@ class LogCB(LoggerCB):
             after_round, cleanup_fit
     Order:  REPORT
     Reads:  cbs, scratch, opt, training, steps_done, loss, loss_parts, loss_func, epoch, history,
-            levels, error, n_items, n_steps, n_batches, iter, pass_length, dls, plan,
+            levels, error, n_items, n_steps, n_batches, iter, dls, plan,
             batches_per_step, valid_name
     Writes:
     Syncs: once in `every` updates
@@ -132,7 +132,7 @@ class LogCB(LoggerCB):
         """Return the row with times and memory, and look at the losses."""
         row, n = super().update_row(learn), self._batches
         speed = float(self._items) / max(self._spent, 1e-9)
-        self._where = f"batch {learn.iter + 1}/{learn.pass_length or '?'}"
+        self._where = f"batch {learn.iter + 1}/{learn.plan.length or '?'}"
         row |= {"data_s": self._data / n, "batch_s": self._spent / n, "items_per_s": speed}
         row |= {"memory_mb": memory_mb(), "left": self._time_left(learn, self._spent / n)}
         self._data = self._spent = self._items = self._batches = 0
@@ -146,7 +146,7 @@ class LogCB(LoggerCB):
         step_s = (self._train + perf_counter() - self._start) / done
         a_round = learn.plan.every
         if not learn.plan.cuts:
-            a_round *= (learn.n_batches or math.inf) / learn.batches_per_step
+            a_round *= (learn.n_batches or math.inf) / learn.plan.batches_per_step
         a_validation = (n_batches(pick_loader(learn.dls, False)) or 0) * batch_s / 3  # a guess
         if self._validations:
             a_validation = self._valid / self._validations

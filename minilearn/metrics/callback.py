@@ -11,6 +11,7 @@ from minilearn.base.modes import is_training
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 from minilearn.core.history import format_value
+from minilearn.distributed.barrier import processes_of
 from minilearn.distributed.sync import Processes
 
 from ..base.rank import rank
@@ -70,7 +71,7 @@ class MetricsCB(Callback):
     Events: before_fit, before_epoch, after_batch, after_epoch, cleanup_epoch
     Order:  METRICS
     Reads:  training, valid_name, epoch, batch, n_items, preds, loss, loss_parts, loss_func, row,
-            error, processes, cbs
+            error, cbs
     Writes: metrics, row
     """
 
@@ -98,7 +99,7 @@ class MetricsCB(Callback):
     def before_fit(self, learn: Loop) -> None:
         """Begin new rows, and let others find this as `learn.metrics`."""
         learn.metrics, self.rows, self._resumed = self, [], None
-        if getattr(learn, "processes", None) is not None:
+        if processes_of(learn) is not None:
             check_mergeable(self.metrics)
 
     def before_epoch(self, learn: Loop) -> None:
@@ -180,7 +181,7 @@ class MetricsCB(Callback):
 
     def _publish(self, learn: Loop) -> None:
         training = is_training(learn)
-        values = self._values(getattr(learn, "processes", None))
+        values = self._values(processes_of(learn))
         if not values:
             return
         row = {"epoch": learn.epoch, "train": "train" if training else "eval", **values}

@@ -31,7 +31,7 @@ def fit_lengths(learn: Loop, unit: str) -> Lengths:
     """Return how long the fit is, for a schedule that steps once a `unit`."""
     updates, epochs, per_epoch = learn.n_steps, learn.n_epochs, learn.n_batches
     if per_epoch is not None:
-        per_epoch = math.ceil(per_epoch / learn.batches_per_step)
+        per_epoch = math.ceil(per_epoch / learn.plan.batches_per_step)
         if epochs is None and updates is not None:
             epochs = math.ceil(updates / per_epoch)
     return Lengths(updates, epochs, per_epoch, unit)
@@ -68,7 +68,7 @@ class BaseSchedCB(Callback):
 
     Events: before_fit, before_epoch, after_step, cleanup_fit
     Order:  SCHEDULE
-    Reads:  training, opt, n_steps, n_epochs, n_batches, batches_per_step
+    Reads:  training, opt, n_steps, n_epochs, n_batches, plan
     Writes:
     """
 
@@ -201,7 +201,7 @@ class BatchSchedCB(BaseSchedCB):
 
     Events: before_fit, before_epoch, after_step, cleanup_fit
     Order:  SCHEDULE
-    Reads:  training, opt, n_steps, n_epochs, n_batches, batches_per_step
+    Reads:  training, opt, n_steps, n_epochs, n_batches, plan
     Writes:
     """
 
@@ -217,7 +217,7 @@ class EpochSchedCB(BaseSchedCB):
 
     Events: before_fit, before_epoch, before_batch, after_step, cleanup_epoch, cleanup_fit
     Order:  SCHEDULE
-    Reads:  training, opt, n_steps, n_epochs, n_batches, batches_per_step, epoch, plan, error
+    Reads:  training, opt, n_steps, n_epochs, n_batches, plan, epoch, error
     Writes:
     """
 
@@ -257,7 +257,7 @@ class PlateauCB(BaseSchedCB):
 
     Events: before_fit, before_epoch, after_step, after_round, cleanup_fit
     Order:  SCHEDULE
-    Reads:  training, opt, n_steps, n_epochs, n_batches, batches_per_step, row
+    Reads:  training, opt, n_steps, n_epochs, n_batches, plan, row
     Writes:
     """
 

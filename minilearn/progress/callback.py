@@ -174,7 +174,7 @@ def pass_total(learn: Any) -> int | None:
     updates = plan.stop_after(learn.steps_done) - learn.steps_done
     if updates == math.inf:
         return total
-    end = updates * learn.batches_per_step
+    end = updates * learn.plan.batches_per_step
     return end if plan.cuts or total is None else min(end, total)
 
 

@@ -100,7 +100,7 @@ class Skip(Callback):
 
     def before_step(self, learn):
         if learn.iter // 2 in (1, 2):
-            learn._clear_grads()
+            learn.clear_grads()
             raise CancelStepException
 
 

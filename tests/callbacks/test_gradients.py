@@ -369,7 +369,7 @@ def test_a_group_is_dropped_with_a_warning_when_more_than_the_pass_ends(error):
             with pytest.raises(error):
                 learn.fit(1)
     before.assert_nothing_left()
-    assert not learn.grads_held
+    assert not learn.plan.in_group
     by_large_batches(theirs, data[:2], 2)
     assert_close(model, theirs)
     learn.fit(1)  # the next fit begins with a new group

@@ -20,7 +20,7 @@ class Look(Callback):
 
     def after_batch(self, learn):
         self.batches.append((learn.training, learn.batch[0], learn.is_last))
-        self.lengths.append(learn.pass_length)
+        self.lengths.append(learn.plan.length)
 
     def count(self, training):
         return sum(t == training for t, *_ in self.batches)

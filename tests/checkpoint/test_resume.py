@@ -385,7 +385,7 @@ def test_plain_workers_are_warned_of_in_mid_pass_only(tmp_path):
     files = newest_first(tmp_path / "a")
     again = make(options, tmp_path / "b")
     inside = next(f for f in files if read(f)["place"] == "pass")
-    with pytest.warns(UserWarning, match="not repeated in this pass"):
+    with pytest.warns(UserWarning, match="not repeated in this epoch"):
         again.fit(3, resume=inside)
 
 

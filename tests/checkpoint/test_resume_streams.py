@@ -34,7 +34,7 @@ def check_goes_on(folder, loader, size=4, warns=None, cbs=tuple):
             rest, _ = seen_ids(folder / f"b{steps}", loader, file, cbs())
         assert rest == whole[size * steps :], steps
         inside = read(file)["place"] == "pass"
-        told = [w for w in caught if "cannot tell its place" in str(w.message)]
+        told = [w for w in caught if "has no state" in str(w.message)]
         assert bool(told) == bool(warns and inside)
 
 
@@ -214,7 +214,7 @@ def test_a_stream_whose_last_batch_was_smaller_goes_on_with_its_next_pass(stream
 
 
 def test_those_checks_see_a_place_that_waits_for_the_next_pass(tmp_path, monkeypatch):
-    monkeypatch.setattr(stream_module, "use_up", lambda dl, told: None)
+    monkeypatch.setattr(stream_module, "exhaust", lambda dl, own: None)
     with pytest.raises(ValueError, match="no batches"):
         test_a_stream_with_its_own_state_goes_on_behind_a_limit(Starting, 6, tmp_path)
 

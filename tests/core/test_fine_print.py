@@ -63,7 +63,7 @@ def test_gradients_without_a_step_are_cleared_unless_somebody_holds_them(event, 
     seen = []
 
     def hold(learn):
-        learn.grads_held = held
+        learn.plan.in_group = held
 
     watch = At("cleanup_batch", lambda learn: seen.append(grads(learn)))
     learn = toy_learner([At("before_batch", hold), At(event, CancelBatchException), watch])

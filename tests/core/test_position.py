@@ -7,7 +7,13 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
 
-from minilearn.core.position import behind, generators, load_loader_state, loader_state, own_state
+from minilearn.core.position import (
+    generators,
+    load_loader_state,
+    loader_state,
+    own_state,
+    skip_batches,
+)
 
 NUMBERS = list(range(22))
 
@@ -26,7 +32,7 @@ def rest_and_whole(loader, n, **kwargs):
     state = loader_state(loader)
     whole = [batch.tolist() for batch in loader]
     load_loader_state(loader, state)
-    return [batch.tolist() for batch in behind(loader, n, own_state(loader), **kwargs)], whole
+    return [batch.tolist() for batch in skip_batches(loader, n, own_state(loader), **kwargs)], whole
 
 
 @pytest.mark.parametrize("n", [0, 1, 5, 6])
@@ -49,7 +55,7 @@ def test_indices_are_left_out_without_loading_their_samples_unless_it_is_to_be_e
 
     for exact, asked in ((False, 2), (True, 22)):
         numbers = Counted(NUMBERS)
-        assert len(list(behind(DataLoader(numbers, 4), 5, None, exact))) == 1
+        assert len(list(skip_batches(DataLoader(numbers, 4), 5, None, exact))) == 1
         assert numbers.asked == asked
 
 
@@ -62,15 +68,15 @@ def test_workers_of_torch_are_warned_of_and_the_order_is_kept():
 def test_a_list_is_counted_and_an_iterable_that_tells_nothing_is_read_with_a_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert list(behind(NUMBERS, 20, None)) == [20, 21]
-    with pytest.warns(UserWarning, match="the set of .* cannot tell its place: 20 b"):
-        assert len(list(behind(set(NUMBERS), 20, None))) == 2
+        assert list(skip_batches(NUMBERS, 20, None)) == [20, 21]
+    with pytest.warns(UserWarning, match="the set of .* has no state: 20 b"):
+        assert len(list(skip_batches(set(NUMBERS), 20, None))) == 2
 
 
 def test_a_shortened_loader_ends_where_it_would_have_ended():
     short = SimpleNamespace(dl=NUMBERS, shortened_to=3)
-    assert list(behind(short, 1, None)) == [1, 2]
-    assert list(behind(short, 3, None)) == list(behind(short, 4, None)) == []
+    assert list(skip_batches(short, 1, None)) == [1, 2]
+    assert list(skip_batches(short, 3, None)) == list(skip_batches(short, 4, None)) == []
 
 
 def test_seed_epoch_and_generators_are_those_of_the_loader_inside():
@@ -113,10 +119,10 @@ class Told(IterableDataset):
 
 def test_a_stream_that_tells_its_place_is_asked_and_none_that_workers_copy():
     data = Told()
-    told = {"place": {"place": 0}, "generator": None}
-    assert own_state(DataLoader(data, 2)) == own_state(data) == told
-    assert own_state(SimpleNamespace(dl=data, shortened_to=3)) == told
+    own = {"position": {"place": 0}, "generator": None}
+    assert own_state(DataLoader(data, 2)) == own_state(data) == own
+    assert own_state(SimpleNamespace(dl=data, shortened_to=3)) == own
     assert own_state(DataLoader(data, 2, num_workers=1)) is None is own_state(NUMBERS)
     assert own_state(SimpleNamespace(dataset=data, num_workers=0)) is None  # may read it anyhow
-    batches = behind(DataLoader(data, 2), 99, told | {"place": {"place": 2}})
+    batches = skip_batches(DataLoader(data, 2), 99, own | {"position": {"place": 2}})
     assert [batch.tolist() for batch in batches] == [[3, 4], [5, 6]]

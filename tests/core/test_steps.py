@@ -224,8 +224,10 @@ def test_the_number_of_updates_is_known_from_the_start_where_it_can_be(way, leng
 
 
 def test_short_groups_of_batches_are_an_update_a_pass_or_one_in_all_where_passes_are_cut():
-    assert Plan.of(3, None, 1).total_steps(n_batches=5, batches_per_step=2) == 3 * 3
-    assert Plan.of(3, None, (4, "step")).total_steps(n_batches=5, batches_per_step=2) == 8
+    for valid_every, total in ((1, 3 * 3), ((4, "step"), 8)):
+        plan = Plan(3, None, valid_every)
+        plan.n_batches, plan.batches_per_step = 5, 2
+        assert plan.total_steps == total
 
 
 def test_updates_are_counted_not_batches():

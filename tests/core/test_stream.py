@@ -120,12 +120,12 @@ def test_the_check_of_empty_loaders_notices_a_fit_of_nothing(monkeypatch, fault)
 def test_the_advice_on_an_empty_loader_follows_from_what_it_has():
     said = "the training loader has no batches"
     known = SimpleNamespace(dataset=[1, 2, 3])
-    assert no_batches(known, "training") == f"{said} (3 samples): check the data behind it"
+    assert no_batches(known, "training") == f"{said} (3 samples): check its data"
     known.drop_last = True
     assert no_batches(known, "training").endswith("lower batch_size or set drop_last=False")
     known.dataset = []
-    assert no_batches(known, "training").endswith("drop_last=True): check the data behind it")
-    assert no_batches([], "training") == f"{said} (list): check the data behind it"
+    assert no_batches(known, "training").endswith("drop_last=True): check its data")
+    assert no_batches([], "training") == f"{said} (list): check its data"
 
 
 # ---- C087: streams that every worker reads ----

@@ -21,7 +21,7 @@ def learner(**named):
 def test_each_set_has_a_pass_and_columns_in_every_round():
     far, near = batches(1, seed=5), batches(4, seed=6)
     learn, passes = learner(far=far, near=near), []
-    learn.on("after_epoch", lambda x: passes.append((x.training, x.valid_name, x.pass_length)))
+    learn.on("after_epoch", lambda x: passes.append((x.training, x.valid_name, x.plan.length)))
     learn.fit(2)
     assert (
         passes

@@ -628,7 +628,7 @@ def test_a_named_validation_set_has_columns_of_its_own():
         order = Order.PLACE
 
         def before_epoch(self, learn):
-            learn.valid_name = "old"
+            learn.plan.valid_name = "old"
 
     x, y = labels(8)
     row = measure(Quiet(accuracy), cut(4, x, y), cut(4, x, y), cbs=[Names()]).history[0]

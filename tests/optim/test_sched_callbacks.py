@@ -131,7 +131,7 @@ def test_a_resumed_schedule_per_epoch_does_not_lag(valid_every):
 
     class From3(Callback):
         def before_fit(self, learn):
-            learn.epochs = range(3, 6)
+            learn.plan.epochs = range(3, 6)
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")

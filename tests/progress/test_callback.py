@@ -27,6 +27,7 @@ from minilearn.core.events import (
     CancelRoundException,
     Order,
 )
+from minilearn.core.state import Nesting
 from minilearn.metrics.callback import MetricsCB
 from minilearn.progress import callback as progress
 from minilearn.progress import notebook
@@ -393,7 +394,9 @@ def test_the_bar_changes_no_weight_no_loader_and_no_random_number(screen, always
     with_bar, without = linear(), linear()
     learn, plain = toy_learner([ProgressCB()], model=with_bar), toy_learner(model=without)
     loaders = []
-    learn.add_cb(At("after_batch", lambda learn: loaders.append((learn.dl, learn.epochs)), times=9))
+    learn.add_cb(
+        At("after_batch", lambda learn: loaders.append((learn.dl, learn.plan.epochs)), times=9)
+    )
     learn.fit(3)
     plain.fit(3)
     assert_same_weights(with_bar, without)
@@ -438,10 +441,10 @@ def test_a_fit_inside_the_fit_shows_nothing(screen, always_due):
 
     def inner(learn):
         before, opened = len(screen.pieces), bar._display
-        learn.depth += 1
+        learn.nesting = Nesting(depth=1)
         for event in ("before_fit", "before_epoch", "after_batch", "after_round", "cleanup_fit"):
             run_cbs([bar], event, learn)
-        learn.depth -= 1
+        learn.nesting = Nesting()
         seen.append((len(screen.pieces) == before, bar._display is opened is not None))
 
     toy_learner([bar, At("after_batch", inner)]).fit(1)

@@ -1,5 +1,6 @@
 """ProgressCB in a real terminal: a process in a pty, whose screen is read back."""
 
+import codecs
 import os
 import re
 import signal
@@ -58,8 +59,8 @@ except KeyboardInterrupt:
 
 def read_until(fd, text, wanted, seconds=200):
     """Read on from `text` until `wanted` was written, to the end where it is None."""
-    end = time.monotonic() + seconds
-    while wanted is None or wanted not in text:
+    end, decoder = time.monotonic() + seconds, codecs.getincrementaldecoder("utf-8")()
+    while wanted is None or wanted not in text or decoder.getstate()[0]:  # within a character
         assert time.monotonic() < end, f"waited for {wanted!r}, saw {text!r}"
         try:
             data = os.read(fd, 65536)
@@ -68,7 +69,7 @@ def read_until(fd, text, wanted, seconds=200):
         if not data:
             assert wanted is None, f"the process ended before {wanted!r}: {text!r}"
             return text
-        text += data.decode()
+        text += decoder.decode(data)
     return text
 
 

@@ -31,6 +31,7 @@ from minilearn import (
     accuracy,
     set_seed,
 )
+from minilearn.base.rank import rank
 
 torch.set_num_threads(1)
 folder = Path(sys.argv[1])
@@ -45,7 +46,7 @@ class Do(Callback):
         setattr(self, event, self.act)
 
     def act(self, learn):
-        if self.rank in (None, learn.processes.rank) and learn.training and self.when(learn):
+        if self.rank in (None, rank()) and learn.training and self.when(learn):
             if isinstance(self.do, type):
                 raise self.do
             self.do(learn)
@@ -121,7 +122,7 @@ for name, event, when in (
 
         class Stop(Callback):
             def after_round(self, learn):
-                if learn.processes.rank == 1 and learn.epoch == 1:
+                if rank() == 1 and learn.epoch == 1:
                     raise CancelFitException
 
         stop = Stop()
@@ -137,7 +138,7 @@ class Save(Callback):
         if learn.training and learn.iter == 0:
             learn.save_checkpoint(folder / "all.ckpt")
             learn.save(folder / "all.safetensors")
-            if learn.processes.rank == 0:
+            if rank() == 0:
                 learn.save_checkpoint(folder / "first.ckpt")
                 learn.save(folder / "first.safetensors")
 
@@ -199,13 +200,12 @@ class Stream(IterableDataset):
         return iter(zip(*data(self.n), strict=True))
 
 
-rank = torch.distributed.get_rank()
-learn, seen = learner((DataLoader(Stream(30 + 6 * rank), 3),))
+learn, seen = learner((DataLoader(Stream(30 + 6 * rank()), 3),))
 learn.fit(2)
 FOUND["streams"] = seen.ended
 
 # noise differs, weights begin equal even where they were made differently
-torch.manual_seed(rank)
+torch.manual_seed(rank())
 odd = net()
 noises = []
 learn, _ = learner(arrays(8), model=odd)

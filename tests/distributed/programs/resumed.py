@@ -30,6 +30,8 @@ from minilearn import (
     accuracy,
     set_seed,
 )
+from minilearn.base.rank import rank
+from minilearn.distributed.barrier import processes_of
 
 torch.set_num_threads(1)
 warnings.simplefilter("always")
@@ -42,7 +44,7 @@ class At(Callback):
         self.after, self.do, self.rank = step, do, rank
 
     def after_batch(self, learn):
-        here = learn.processes is None or learn.processes.rank == self.rank
+        here = processes_of(learn) is None or rank() == self.rank
         if learn.training and learn.steps_done == self.after and here:
             self.do()
 
