@@ -13,25 +13,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from .files import yaml_text
+from .values import BadInput, yaml_text
 
 if TYPE_CHECKING:
+    from minilearn import Learner
     from minilearn.core.history import History
-    from minilearn.core.learner import Learner
 
 RUNS, CONFIG, CHECKPOINTS = Path("runs"), "config.yaml", "checkpoints"
 SIGNALS = ("SIGTERM", "SIGUSR1", "SIGINT")
-Sink = Literal["tensorboard", "csv", "jsonl", "mlflow", "wandb"]
+LoggerName = Literal["tensorboard", "csv", "jsonl", "mlflow", "wandb"]
 
 
-def folder_problems(out: Path | None) -> Iterator[str]:
-    """Yield why a new run cannot be written to `out`."""
-    if out is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        yield "several processes write one run: give all the same --out FOLDER"
-    elif (
-        out is not None and is_first() and (out.is_file() or (out.is_dir() and any(out.iterdir())))
-    ):
-        yield f"{out} is there already; give --out another folder, or go on in it with --resume"
+def check_folder(out: Path | None) -> None:
+    """Raise BadInput if a new run cannot be written to `out`."""
+    if out is None:
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise BadInput("several processes write one run: give all the same --out FOLDER")
+    elif is_first() and (out.is_file() or (out.is_dir() and any(out.iterdir()))):
+        raise BadInput(f"{out} is there already; give another --out, or continue it with --resume")
 
 
 def begin(out: Path | None, resume: bool | str | None) -> Path:
@@ -82,10 +81,10 @@ def is_first() -> bool:
     return rank() == 0
 
 
-def sinks(
+def run_callbacks(
     folder: Path, log: Sequence[str], every: int, keep: int, config: Mapping[str, Any]
 ) -> list[Any]:
-    """Write the configuration, and return the callbacks that write the run down."""
+    """Write the configuration, and return the callbacks that record the run."""
     import minilearn as ml
 
     if is_first():
@@ -97,9 +96,9 @@ def sinks(
         "mlflow": lambda: ml.MLflowCB(_mlflow_store(folder), every=every),
         "wandb": lambda: ml.WandbCB(every, project="minilearn", dir=str(folder), config=config),
     }
-    written = [makers[name]() for name in dict.fromkeys(log)]
-    saver = ml.CheckpointCB(folder / CHECKPOINTS, keep=keep, signals=SIGNALS)
-    return [ml.RunCB(folder, config=config), saver, *written]
+    loggers = [makers[name]() for name in dict.fromkeys(log)]
+    checkpoints = ml.CheckpointCB(folder / CHECKPOINTS, keep=keep, signals=SIGNALS)
+    return [ml.RunCB(folder, config=config), checkpoints, *loggers]
 
 
 def _mlflow_store(folder: Path) -> str | None:
