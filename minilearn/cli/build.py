@@ -23,6 +23,7 @@ from .values import (
     PositiveFloat,
     PositiveInt,
     arguments_for,
+    blamed,
 )
 
 if TYPE_CHECKING:
@@ -113,15 +114,11 @@ def check_model(
     *, model: str = "cnn", pretrained: bool = False, model_args: Any = None, **_: Any
 ) -> None:
     """Raise BadInput for arguments that `build_model` cannot use."""
-    try:
+    with blamed("--model"):
         maker = model_maker(model)
-    except (ValueError, ImportError) as e:
-        raise BadInput(f"--model: {e}") from e
     for name, value in arguments_for(maker, model_args, "model_args", model).items():
-        try:
+        with blamed(f"model_args.{name}"):
             from_plain(value)
-        except ValueError as e:
-            raise BadInput(f"model_args.{name}: {e}") from e
     if pretrained and not model.startswith(TIMM):
         raise BadInput(f"--pretrained: only models of timm have such weights, {model} has none")
 
@@ -178,12 +175,8 @@ def check_learner(
     """Raise BadInput for arguments that `build_learner` cannot use."""
     if ema == 1:
         raise BadInput("--ema takes a decay below 1, got 1: the average would never move")
-    try:
+    with blamed("--opt"):
         _optimizer(opt, opt_args)
-    except BadInput:
-        raise
-    except (ValueError, ImportError) as e:
-        raise BadInput(f"--opt: {e}") from e
     pick_device(device)
 
 

@@ -60,19 +60,18 @@ class Options:
         self.parser = ArgumentParser(
             prog=prog,
             description=about,
-            usage=" ".join(["%(prog)s", *(f"[{key.upper()}]" for key in positional), "[options]"]),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             exit_on_error=False,
             parser_mode=YAML,
         )
-        self.kinds: dict[str, Any] = {"config": str, "print_config": bool}
+        self.kinds: dict[str, Any] = {"config": str, "print_config": bool, "debug": bool}
         self.required: set[str] = set()
         self.groups: dict[str, list[str]] = {}
         self.arguments: dict[Any, list[str]] = {}
         add = self.parser.add_argument
         add("-c", "--config", action=ActionConfigFile, help="a file of values, in YAML or JSON")
-        add("--debug", type=bool, default=False, help="show where an error or a warning comes from")
-        self._describe()
+        text = "show where an error or a warning comes from"
+        add("--debug", action="store_true", default=argparse.SUPPRESS, help=text)
 
     def add(self, fn: Callable[..., Any], title: str = "", supplied: int = 0) -> None:
         """Add the arguments of a function, except for the first ones, which the program supplies.
@@ -139,19 +138,26 @@ class Options:
             OSError: a file cannot be read.
         """
         if {"-h", "--help"} & {*words}:
+            alone = map(self._usage, self._positional())
+            self.parser.usage = " ".join(["%(prog)s", *alone, "[options]"])
             self.parser.print_help()
             return None
         pairs = self._read(words)
         files = [(path, read_config(path)) for key, path in pairs if key == "config"]
-        flags = [x for key, x in pairs if key == "print_config" and x not in OFF]
-        prints = [f"--print_config={'' if flag == 'true' else flag}" for flag in flags]
-        config: dict[str, Any] = {}
-        for file, given in [*configs, *files]:
-            for key, value in plain(given).items():
-                config = self._put(config, key, value, f"{file}: ")
+        given: dict[str, Any] = {}
+        for file, config in [*configs, *files]:
+            for key, value in plain(config).items():
+                self._put(given, key, value, f"{file}: ")
         for key, value in pairs:
-            if key not in ("config", "print_config"):
-                config = self._put(config, key, value, "--")
+            if key == "debug":
+                convert(bool, value, "--debug")
+            elif key not in GENERAL:
+                self._put(given, key, value, "--")
+        config = {}
+        for option, value in given.items():
+            config = _merged(config, option.split("."), value)
+        prints = [x for key, x in pairs if key == "print_config" and x not in OFF]
+        prints = [f"--print_config={'' if flags == 'true' else flags}" for flags in prints]
         try:  # with a text, because that is what --config takes, and --print_config comes with it
             found = self.parser.parse_args(["--config", yaml_text(config), *prints], env=False)
         except SystemExit:  # after --print_config
@@ -161,34 +167,39 @@ class Options:
                 hint = "give it as an option, or in a file with -c"
                 raise BadInput(f"missing: {missing[1]}; {hint}") from e
             raise BadInput(" ".join(str(e).split())) from e
-        values = vars(self.parser.instantiate(found))
-        return {name: value for name, value in values.items() if name not in GENERAL}
+        return {k: v for k, v in vars(self.parser.instantiate(found)).items() if k != "config"}
 
-    def _put(self, config: dict[str, Any], key: str, value: Any, where: str) -> dict[str, Any]:
-        """Return the configuration with the value of an option, or of a section with options.
+    def _put(self, given: dict[str, Any], key: str, value: Any, where: str) -> None:
+        """Put the value of an option, or of a section with options, into what is given.
 
         What is given for a dict goes into the one that is there. `where` begins messages.
         """
         option, path = self._split(key)
         kind, names = self.kinds.get(option), self.groups.get(key)
         is_section = isinstance(value, Mapping) and (names or value) and not takes_mapping(kind)
-        if option and not is_section:
+        if option and option not in GENERAL and not is_section:
             if value is None and option in self.required:
-                return config
+                return
             if takes_mapping(kind):
-                before = _found(config, option, plain(self.parser.get_default(option)))
-                value = _merged(before, path, value)
+                default = plain(self.parser.get_default(option))
+                value = _merged(given.get(option, default), path, value)
             convert(kind, value, f"{where}{option}")
-            return _merged(config, option.split("."), prepared(kind, value, option))
-        if is_section:
+            given[option] = prepared(kind, value, option)
+        elif is_section:
             for name, item in value.items():
-                config = self._put(config, f"{key}.{name}", item, where)
+                self._put(given, f"{key}.{name}", item, where)
         elif not names:
             hint = near_option(key, self.kinds, "--" if where == "--" else "")
             raise BadInput(f"{where}{key} is no option{hint}")
         elif value is not None:
             raise BadInput(f"{where}{key} is a group ({', '.join(names)}), got {value!r}")
-        return config
+
+    def _positional(self) -> list[str]:
+        return [option for option in self.positional if option in self.kinds]
+
+    def _usage(self, option: str) -> str:
+        text = option.upper() + (" ..." if origin(self.kinds[option]) is list else "")
+        return text if option in self.required else f"[{text}]"
 
     def _split(self, key: str) -> tuple[str, list[str]]:
         """Return the option that a key belongs to, or "", and the path inside of its dict."""
@@ -246,21 +257,14 @@ class Options:
 
     def _placed(self, alone: list[str]) -> list[tuple[str, Any]]:
         """Return the positional options, given as words without a name."""
-        pairs: list[tuple[str, Any]] = list(zip(self.positional, alone, strict=False))
-        n = len(self.positional)
-        if n and len(alone) >= n and origin(self.kinds[self.positional[-1]]) is list:
-            pairs[-1] = self.positional[-1], alone[n - 1 :]
+        known = self._positional()
+        pairs: list[tuple[str, Any]] = list(zip(known, alone, strict=False))
+        n = len(known)
+        if n and len(alone) >= n and origin(self.kinds[known[-1]]) is list:
+            pairs[-1] = known[-1], alone[n - 1 :]
         elif alone[n:]:
             raise BadInput(f"what is {alone[n]!r}? Write a value after its option: --key value")
         return pairs
-
-
-def _found(config: Mapping[str, Any], option: str, default: Any) -> Any:
-    for name in option.split("."):
-        if name not in config:
-            return default
-        config = config[name]
-    return config
 
 
 def _merged(before: Any, path: Sequence[str], value: Any) -> Any:

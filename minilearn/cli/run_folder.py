@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,8 +24,10 @@ SIGNALS = ("SIGTERM", "SIGUSR1", "SIGINT")
 LoggerName = Literal["tensorboard", "csv", "jsonl", "mlflow", "wandb"]
 
 
-def check_folder(out: Path | None) -> None:
+def check_folder(*, out: Path | None = None, resume: Any = None, **_: Any) -> None:
     """Raise BadInput if a new run cannot be written to `out`."""
+    if resume:
+        return
     if out is None:
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise BadInput("several processes write one run: give all the same --out FOLDER")
@@ -111,9 +113,8 @@ def write_results(learn: Learner, folder: Path, title: str) -> None:
     """Write `history.csv`, `losses.png`, and the model as `minilearn predict` takes it."""
     write_model(learn, folder)
     learn.history.to_csv(folder / "history.csv")
-    plot_losses(
-        learn.history, folder / "losses.png", f"{title}: loss after each epoch".lstrip(": ")
-    )
+    title = f"{title}: loss after each epoch".lstrip(": ")
+    plot_losses(learn.history, folder / "losses.png", title)
 
 
 def write_model(learn: Learner, folder: Path) -> None:
@@ -144,24 +145,18 @@ def _is_known(model: Any) -> bool:
 
 
 def plot_losses(history: History, path: Path, title: str) -> None:
-    """Draw the training and the validation loss of each epoch to a picture file."""
+    """Draw the training and the validation loss of each epoch to an image file."""
     from matplotlib.figure import Figure  # without pyplot: no window system is asked for
-    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")
-    ax = figure.subplots()
+    ax: Any = figure.subplots()
     epochs = [row["epoch"] + 1 for row in history]
-    for name, values in _losses(history):
-        ax.plot(epochs, values, marker="o", label=name.replace("_", " "))
+    for name in ("train_loss", "valid_loss"):
+        if name in history.columns:
+            ax.plot(epochs, history[name], marker="o", label=name.replace("_", " "))
     ax.set(title=title, xlabel="epoch", ylabel="loss (cross-entropy)")
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.xaxis.get_major_locator().set_params(integer=True)
     ax.grid(alpha=0.3)
     if history:
         ax.legend()
     figure.savefig(path, dpi=120)
-
-
-def _losses(history: History) -> Iterator[tuple[str, list[Any]]]:
-    for name in ("train_loss", "valid_loss"):
-        if name in history.columns:
-            yield name, history[name]

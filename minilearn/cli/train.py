@@ -38,6 +38,7 @@ from .values import (
     PositiveFloat,
     PositiveInt,
     arguments_for,
+    blamed,
     plain,
     read_config,
 )
@@ -163,18 +164,8 @@ def search(
 
 def check_fit(*, sched: str = "none", sched_args: Any = None, **_: Any) -> None:
     """Raise BadInput for a schedule that is not known, or does not take its arguments."""
-    try:
+    with blamed("--sched"):
         _schedule(sched, sched_args)
-    except BadInput:
-        raise
-    except (ValueError, ImportError) as e:
-        raise BadInput(f"--sched: {e}") from e
-
-
-def check_run(*, out: Path | None = None, resume: Any = None, **_: Any) -> None:
-    """Raise BadInput for a folder that a new run cannot be written to."""
-    if not resume:
-        check_folder(out)
 
 
 CHECKS: dict[Any, Callable[..., None]] = {
@@ -182,7 +173,7 @@ CHECKS: dict[Any, Callable[..., None]] = {
     build_model: check_model,
     build_learner: check_learner,
     fit: check_fit,
-    Run: check_run,
+    Run: check_folder,
 }
 
 
@@ -319,10 +310,8 @@ def _resumed(said: Mapping[str, Any], files: Configs) -> tuple[str, dict[str, An
 
 def _builder(name: str, spec: Any) -> Callable[..., Any]:
     """Return the function that an option such as `--build_dls` names."""
-    try:
+    with blamed(f"--{name}"):
         fn = named_object(str(spec or f"{OURS}{name}"))
-    except (ValueError, ImportError) as e:
-        raise BadInput(f"--{name}: {e}") from e
     if not callable(fn):
         raise BadInput(f"--{name}: {spec} is no function")
     return fn

@@ -7,7 +7,8 @@ import inspect
 import json
 import re
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -50,6 +51,17 @@ class BadInput(ValueError):
     """What a user gave is wrong."""
 
 
+@contextmanager
+def blamed(option: str) -> Iterator[None]:
+    """Begin the message of an error with the option that it comes from."""
+    try:
+        yield
+    except BadInput:
+        raise
+    except (ValueError, ImportError) as e:
+        raise BadInput(f"{option}: {e}") from e
+
+
 # ---- YAML ----
 
 
@@ -60,11 +72,8 @@ def read_config(path: str | Path) -> dict[str, Any]:
         ValueError: it is not YAML, not a mapping, or has a key twice.
         OSError: it cannot be read.
     """
-    try:
-        config = loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as e:
-        raise ValueError(f"{path} cannot be read: {e}") from e
-    config = {} if config is None else config
+    with blamed(f"{path} cannot be read"):
+        config = loads(Path(path).read_text(encoding="utf-8")) or {}
     if not isinstance(config, dict) or not all(isinstance(key, str) for key in config):
         raise ValueError(f"{path} must hold names and values, such as 'lr: 1e-3'")
     return config
@@ -237,22 +246,16 @@ def prepared(kind: Any, value: Any, where: str) -> Any:
         BadInput: a mapping has a key that its dataclass does not have.
         ArgumentError: null or a bool is given where the type has none.
     """
-    parts = leaves(kind)
+    parts = [part for part in leaves(kind) if part is not type(None)]
     if isinstance(value, str) and value.lstrip()[:1] in ("[", "{") and not {str, Path} & {*parts}:
-        try:
+        with blamed(f"{where} is not YAML: {value!r}"):
             value = loads(value)
-        except ValueError as e:
-            raise BadInput(f"{where} is not YAML: {value!r}, {e}") from e
-    words = [word for part in parts if get_origin(part) is Literal for word in get_args(part)]
     if kind is Any:
         return number(value)
-    if type(None) in parts and value in (None, "null", "~"):
+    if value in (None, "null", "~") and type(None) in leaves(kind):
         return None
     if value is None:
         raise ArgumentError(None, "null")
-    if isinstance(value, bool) and words and not any(value is word for word in words):
-        raise ArgumentError(None, "for Python, True is 1")
-    parts = [part for part in parts if part is not type(None)]
     for part in parts:
         value = _prepared(part, value, where, alone=len(parts) == 1)
     return value
@@ -275,17 +278,22 @@ def _prepared(kind: Any, value: Any, where: str, alone: bool) -> Any:
             value = [part.strip() for part in value.split(",") if part.strip()]
         if not isinstance(value, (list, tuple)):
             return [value] if alone else value
-        one = inside[:1] if base is not tuple or ... in inside else inside
-        inner = [*one, *[one[-1] if one else Any] * len(value)]
-        return [prepared(t, x, f"{where}.{i}") for i, (t, x) in enumerate(zip(inner, value))]  # noqa: B905
-    is_number = isinstance(kind, type) and issubclass(kind, (int, float)) and kind is not bool
-    if base is Literal or is_number:
-        found = number(value)
-        if isinstance(found, str) and is_number and alone:
+        inner = inside if base is tuple and ... not in inside else inside[:1] * len(value)
+        inner = [*inner, *[Any] * len(value)]
+        return [prepared(inner[i], item, f"{where}.{i}") for i, item in enumerate(value)]
+    found = number(value)
+    if base is Literal:  # for Python, True is 1
+        is_other = isinstance(value, bool) and not any(value is word for word in inside)
+        return str(value) if is_other else _whole(found, value)
+    if kind in (int, float) or kind in NUMBERS:
+        if isinstance(found, str) and alone:
             raise ArgumentError(None, "no number, though YAML says that 1:30 is 90")
-        is_whole = isinstance(found, float) and found.is_integer()
-        return int(found) if is_whole and not (is_number and issubclass(kind, float)) else value
+        return _whole(found, value) if issubclass(kind, int) else value
     return value
+
+
+def _whole(found: Any, otherwise: Any) -> Any:
+    return int(found) if isinstance(found, float) and found.is_integer() else otherwise
 
 
 def near_option(name: str, known: Iterable[str], dashes: str = "") -> str:
