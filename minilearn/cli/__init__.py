@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
+from typing import Any
 
 from .build import build_dls, build_learner, build_model
-from .parser import ended, run, run_function
+from .parser import about, ended, run, run_function
 from .predict import evaluate, inspect_file, predict_files
 from .train import search_command, train, train_command
 from .values import BadInput, near_option
 
 __all__ = ["BadInput", "build_dls", "build_learner", "build_model", "main", "run", "train"]
 
-
-def _command(name: str, fn: Callable[..., int], *positional: str) -> Callable[..., int | None]:
-    return partial(run_function, fn, f"minilearn {name}", positional=positional)
-
-
-COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int | None]]] = {
-    "train": ("Train on images, and write the run to a folder.", train_command),
-    "lr-find": ("Search for a learning rate.", search_command),
-    "eval": (
-        "Print loss and accuracy of a trained model.",
-        _command("eval", evaluate, "model", "data"),
-    ),
-    "predict": ("Print classes of images.", _command("predict", predict_files, "model", "files")),
-    "inspect": ("Print what a checkpoint holds.", _command("inspect", inspect_file, "path")),
+# a function of the words; or one whose arguments are the options, and the positional ones of those
+COMMANDS: dict[str, tuple[Any, Sequence[str]]] = {
+    "train": (train_command, ()),
+    "lr-find": (search_command, ()),
+    "eval": (evaluate, ("model", "data")),
+    "predict": (predict_files, ("model", "files")),
+    "inspect": (inspect_file, ("path",)),
 }
 OVERVIEW = """usage: minilearn COMMAND [options]
 
@@ -35,8 +28,7 @@ Train networks with minilearn, and use them.
 
 {commands}
 
-minilearn COMMAND --help lists the options of a command.
-"""
+minilearn COMMAND --help lists the options of a command."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,10 +47,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(words: Sequence[str]) -> int | None:
     if words and words[0] in COMMANDS:
-        return COMMANDS[words[0]][1](words[1:])
+        fn, positional = COMMANDS[words[0]]
+        if positional:
+            return run_function(fn, f"minilearn {words[0]}", words[1:], positional)
+        return fn(words[1:])
     if {"-h", "--help"} & {*words}:
-        commands = "\n".join(f"  {name:<8}  {about}" for name, (about, _) in COMMANDS.items())
-        print(OVERVIEW.format(commands=commands), end="")
+        lines = [f"  {name:<8}  {about(fn).splitlines()[0]}" for name, (fn, _) in COMMANDS.items()]
+        print(OVERVIEW.format(commands="\n".join(lines)))
         return 0
     if not words:
         raise BadInput(f"which subcommand? There are {', '.join(COMMANDS)}; see minilearn --help")

@@ -315,11 +315,15 @@ def run_function(
     fn: Callable[..., Any], prog: str, words: Sequence[str], positional: Sequence[str] = ()
 ) -> Any:
     """Return what a function returns for the words of a command line."""
-    about = (inspect.getdoc(fn) or "").partition("\nArgs:")[0].strip()
-    options = Options(prog, about, positional)
+    options = Options(prog, about(fn), positional)
     options.add(fn)
     values = options.parse(words)
     return None if values is None else options.call(fn, values=values)
+
+
+def about(fn: Callable[..., Any]) -> str:
+    """Return what a docstring says before its sections."""
+    return (inspect.getdoc(fn) or "").partition("\nArgs:")[0].strip()
 
 
 def ended(prog: str, act: Callable[[], Any], debug: bool) -> tuple[int, Any]:

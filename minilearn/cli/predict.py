@@ -129,7 +129,7 @@ def _given_data(data: str, learn: Learner, bs: int, workers: int, device: str | 
 
 
 def inspect_file(path: Path) -> int:
-    """Print what a checkpoint, a folder of them or a file of weights holds.
+    """Print what a checkpoint, a folder of checkpoints or a file of weights holds.
 
     Args:
         path: the file or the folder

@@ -20,7 +20,7 @@ from .build import (
     check_model,
     timm_normalization,
 )
-from .parser import INTERRUPTED, Options
+from .parser import INTERRUPTED, Options, about
 from .run_folder import (
     CHECKPOINTS,
     CONFIG,
@@ -46,10 +46,6 @@ from .values import (
 if TYPE_CHECKING:
     from minilearn import Learner
 
-TRAIN = """Train on images; write history, plot, checkpoints and the model to a folder.
-
-Without DATA this is Fashion-MNIST. -c runs/x/config.yaml starts a run equal to runs/x."""
-SEARCH = "Search for a learning rate, for the options of a training; nothing is written."
 BUILDERS = {"build_dls": "data", "build_model": "network", "build_learner": "learner"}
 OURS = "minilearn.cli:"
 Configs = Sequence[tuple[str, Mapping[str, Any]]]
@@ -197,8 +193,8 @@ class Training:
             configs = [_resumed(said, files), *configs]
             said = {**configs[0][1], **said}
         self.builders = [_builder(name, said.get(name)) for name in BUILDERS]
-        prog, about = ("minilearn lr-find", SEARCH) if searches else ("minilearn train", TRAIN)
-        self.options = Options(prog, about, ("data",))
+        name, command = ("lr-find", search_command) if searches else ("train", train_command)
+        self.options = Options(f"minilearn {name}", about(command), ("data",))
         if searches:
             self.options.add(search, "search", 1)
         for supplied, (fn, title) in enumerate(zip(self.builders, BUILDERS.values(), strict=True)):
@@ -269,7 +265,10 @@ def train(config: Mapping[str, Any]) -> Learner:
 
 
 def train_command(words: Sequence[str]) -> int:
-    """Run `minilearn train`."""
+    """Train on images; write history, plot, checkpoints and the model to a folder.
+
+    Without DATA this is Fashion-MNIST. -c runs/x/config.yaml starts a run equal to runs/x.
+    """
     training = Training(words)
     if training.values is None:
         return 0
@@ -278,7 +277,7 @@ def train_command(words: Sequence[str]) -> int:
 
 
 def search_command(words: Sequence[str]) -> int:
-    """Run `minilearn lr-find`."""
+    """Search for a learning rate, for the options of a training; nothing is written."""
     training = Training(words, searches=True)
     if training.values is not None:
         training.check()

@@ -17,18 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from jsonargparse import ArgumentError, ArgumentParser, set_dumper, set_loader
-from jsonargparse.typing import (
-    ClosedUnitInterval,
-    NonNegativeInt,
-    PositiveInt,
-    restricted_number_type,
-)
+from jsonargparse.typing import restricted_number_type
 
 from minilearn.base.text import did_you_mean
 
 if TYPE_CHECKING:
-    PositiveFloat = NonNegativeFloat = float
+    PositiveInt = NonNegativeInt = int
+    PositiveFloat = NonNegativeFloat = ClosedUnitInterval = float
 else:
+    from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, PositiveInt
+
     PositiveFloat = restricted_number_type("Above0", float, [(">", 0), ("<", inf)])
     NonNegativeFloat = restricted_number_type("From0", float, [(">=", 0), ("<", inf)])
 
@@ -225,7 +223,7 @@ def convert(kind: Any, value: Any, where: str = "the value") -> Any:
     parser = ArgumentParser(exit_on_error=False, parser_mode=YAML)
     parser.add_argument("--value", type=kind)
     try:
-        value = prepared(kind, value, where)
+        value = prepared(kind, plain(value), where)
         return parser.instantiate(parser.parse_object({"value": value})).value
     except ArgumentError as e:
         if missing := MISSING.search(str(e)):
@@ -257,8 +255,17 @@ def prepared(kind: Any, value: Any, where: str) -> Any:
     if value is None:
         raise ArgumentError(None, "null")
     for part in parts:
-        value = _prepared(part, value, where, alone=len(parts) == 1)
+        if origin(part) in LISTS and not isinstance(value, Mapping):
+            value = _listed(value, len(parts) == 1, {str, Path} & {*parts})
+        value = _prepared(part, value, where, len(parts) == 1)
     return value
+
+
+def _listed(value: Any, alone: bool, texts: set[Any]) -> Any:
+    """Return "a, b" as a list; where there is no other type than a list, a single value, too."""
+    if isinstance(value, str) and not texts and (alone or "," in value):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return [value] if alone and not isinstance(value, list) else value
 
 
 def _prepared(kind: Any, value: Any, where: str, alone: bool) -> Any:
@@ -273,11 +280,7 @@ def _prepared(kind: Any, value: Any, where: str, alone: bool) -> Any:
     if base in DICTS and isinstance(value, Mapping):
         inner = inside[1] if inside else Any
         return {key: prepared(inner, item, f"{where}.{key}") for key, item in value.items()}
-    if base in LISTS and not isinstance(value, Mapping):
-        if isinstance(value, str) and (alone or "," in value):
-            value = [part.strip() for part in value.split(",") if part.strip()]
-        if not isinstance(value, (list, tuple)):
-            return [value] if alone else value
+    if base in LISTS and isinstance(value, list):
         inner = inside if base is tuple and ... not in inside else inside[:1] * len(value)
         inner = [*inner, *[Any] * len(value)]
         return [prepared(inner[i], item, f"{where}.{i}") for i, item in enumerate(value)]
@@ -288,7 +291,7 @@ def _prepared(kind: Any, value: Any, where: str, alone: bool) -> Any:
     if kind in (int, float) or kind in NUMBERS:
         if isinstance(found, str) and alone:
             raise ArgumentError(None, "no number, though YAML says that 1:30 is 90")
-        return _whole(found, value) if issubclass(kind, int) else value
+        return _whole(found, value) if kind in (int, PositiveInt, NonNegativeInt) else value
     return value
 
 
