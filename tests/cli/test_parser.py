@@ -383,6 +383,12 @@ def test_every_float_survives_a_file(number):
     assert loads(text) == {"a": number, "b": {"c": [number]}}
 
 
+@pytest.mark.case("C146")
+@given(st.one_of(st.text(), st.from_regex(r"[-+]?[\d._:eE]{1,6}", fullmatch=True), st.integers()))
+def test_every_text_survives_a_file_as_a_text(value):
+    assert loads(yaml_text({"a": value, "b": [value]})) == {"a": value, "b": [value]}
+
+
 def test_a_configuration_that_is_printed_starts_an_equal_run(tmp_path, capsys):
     words = ["--lr", "3e-4", "--noise.kinds", "x", "--extra.a", "1e-3", "--sizes", "[1, 2]"]
     first = run(*words, "--out", "a/b")
@@ -623,6 +629,21 @@ def test_words_that_are_nearly_options_are_refused(word, said, capsys):
 def test_switches_of_all_programs_can_be_off(capsys):
     assert cli.run(program, ["--lr", "1", "--print_config=false", "--debug=no"])["lr"] == 1.0
     assert cli.run(program, ["--lr", "-1"])["lr"] == -1.0  # a value, no option
+
+
+@pytest.mark.parametrize("name", ["config", "debug", "print_config"])
+def test_options_of_every_program_are_none_of_a_file(name, tmp_path, capsys):
+    assert f"{name} is no option" in refused(capsys, "-c", write(tmp_path, f"{name}: true\n"))
+    run("--debug", "--print_config")
+    assert name not in yaml.safe_load(capsys.readouterr().out)
+
+
+def test_commas_make_a_list_only_where_no_text_is_taken():
+    def fn(names: list[str] | str = "", sizes: int | tuple[int, int] = 1):
+        return names, sizes
+
+    assert cli.run(fn, ["--names", "a,b.txt", "--sizes", "8, 9"]) == ("a,b.txt", (8, 9))
+    assert cli.run(fn, ["--names", "[a, b]", "--sizes", "8.0"]) == (["a", "b"], 8)
 
 
 def test_a_file_option_without_a_file_is_named(capsys):
