@@ -99,7 +99,7 @@ class Options:
         return fn(*supplied, *[arguments.pop(name) for name in first], **arguments)
 
     def _describe(self) -> None:
-        """Write types and defaults into the help of new options; hide those of jsonargparse."""
+        """Note the types of new options, and add types and defaults to their help."""
         for action in self.parser._actions:
             kind, name = getattr(action, "_typehint", None), action.dest
             if name == "print_config":
@@ -170,12 +170,13 @@ class Options:
         return {k: v for k, v in vars(self.parser.instantiate(found)).items() if k != "config"}
 
     def _put(self, given: dict[str, Any], key: str, value: Any, where: str) -> None:
-        """Put the value of an option, or of a section with options, into what is given.
+        """Put the value of an option, or of a section with options, into `given`.
 
-        What is given for a dict goes into the one that is there. `where` begins messages.
+        A dict is merged into the one that was given before. Messages begin with `where`.
         """
         option, path = self._split(key)
         kind, names = self.kinds.get(option), self.groups.get(key)
+        value = _merged({}, [], value) if names else value  # "{flip: 0.5}" as a mapping
         is_section = isinstance(value, Mapping) and (names or value) and not takes_mapping(kind)
         if option and option not in GENERAL and not is_section:
             if value is None and option in self.required:
@@ -213,7 +214,7 @@ class Options:
     # ---- the words of a command line ----
 
     def _read(self, words: Sequence[str]) -> list[tuple[str, Any]]:
-        """Return the keys and the values that words give, in their order."""
+        """Return the keys and values of a command line, in its order."""
         pairs: list[tuple[str, Any]] = []
         alone: list[str] = []
         left = deque(words)
@@ -237,7 +238,7 @@ class Options:
         head, dot, inside = name.removeprefix("--").partition(".")
         key = head.replace("-", "_") + dot + inside
         key = key if self._split(key)[0] else key.replace("-", "_")
-        if name[:2] == "--" and self._split(key)[0]:
+        if name[:2] == "--" and (self._split(key)[0] or key in self.groups):
             return key, False
         for positive in (key.removeprefix("no_"), key.replace(".no_", ".")):
             if positive != key and self.kinds.get(positive) is bool:
@@ -247,7 +248,7 @@ class Options:
 
     def _value(self, key: str, left: deque[str]) -> str:
         """Return the next word where it is the value of an option; "true" for a bool alone."""
-        kind = self.kinds[self._split(key)[0]]
+        kind = self.kinds.get(self._split(key)[0], dict)
         following = left[0] if left and left[0][:2] != "--" and left[0] != "-c" else None
         if following is not None and (kind is not bool or following.lower() in SWITCHED):
             return left.popleft()
@@ -268,7 +269,7 @@ class Options:
 
 
 def _merged(before: Any, path: Sequence[str], value: Any) -> Any:
-    """Return a dict with a value at a path; a mapping goes into the one that is there."""
+    """Return a dict with a value put at a path; a mapping is merged into the one before."""
     before = before if isinstance(before, Mapping) else {}
     if path:
         return {**before, path[0]: _merged(before.get(path[0]), path[1:], value)}

@@ -354,7 +354,8 @@ def arguments_for(
         BadInput: `fn` does not take an argument, or not its value.
     """
     taken = [*(_parameters(passed_to) if passed_to else []), *_parameters(fn)]
-    known = {p.name: p for p in taken if p.kind is not p.VAR_KEYWORD and p.name not in skip}
+    rest = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    known = {p.name: p for p in taken if p.kind not in rest and p.name not in skip}
     is_open = any(p.kind is p.VAR_KEYWORD for p in _parameters(passed_to or fn))
     arguments = {}
     for name, value in (given or {}).items():

@@ -188,6 +188,14 @@ def test_dotted_words_go_into_a_dict_of_the_file(tmp_path):
     assert run("-c", path, "--extra.a.b", "3e1")["extra"] == {"a": {"b": 30.0, "c": 2}, "d": "x"}
 
 
+def test_a_group_on_the_command_line_is_a_mapping(capsys):
+    found = run("--lr", "1", "--noise.level", "3", "--noise", "{kinds: [a]}")
+    assert found["noise"] == Noise(3.0, ["a"])
+    assert "--noise is a group (noise.level, noise.kinds), got 'x'" in refused(
+        capsys, "--lr", "1", "--noise", "x"
+    )
+
+
 def test_dotted_keys_in_a_file_are_the_same_as_groups(tmp_path):
     assert run("-c", write(tmp_path, "lr: 1\nnoise.level: 4\n"))["noise"].level == 4.0
 
