@@ -1,39 +1,41 @@
-"""The command `minilearn`, and the same for scripts of yours: `run`.
-
-Stands on everything. Options come from the signatures of functions (`options`), values from words
-and files (`words`, `files`, `values`); `command` puts them together. What a command does is in
-`training` and `using`; what it needs is imported when it runs.
-"""
+"""The command `minilearn`, and `run`, which makes a command line of any function."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
-from .build import build_dls, build_model
-from .command import Command, ended, run
-from .converting import BadInput
-from .learner import build_learner
-from .near import near_option
-from .predict import evaluate, inspect_file, predict
-from .train import SEARCH, TRAIN, train
+from .build import build_dls, build_learner, build_model
+from .parser import about, ended, run, run_function
+from .predict import evaluate, inspect_file, predict_files
+from .train import search_command, train, train_command
+from .values import BadInput, near_option
 
 __all__ = ["BadInput", "build_dls", "build_learner", "build_model", "main", "run", "train"]
 
-COMMANDS: dict[str, Command] = {
-    "train": TRAIN,
-    "lr-find": SEARCH,
-    "eval": Command.of(evaluate, ("model", "data")),
-    "predict": Command.of(predict, ("model", "files")),
-    "inspect": Command.of(inspect_file, ("path",)),
+# a function of the words; or one whose arguments are the options, and the positional ones of those
+COMMANDS: dict[str, tuple[Any, Sequence[str]]] = {
+    "train": (train_command, ()),
+    "lr-find": (search_command, ()),
+    "eval": (evaluate, ("model", "data")),
+    "predict": (predict_files, ("model", "files")),
+    "inspect": (inspect_file, ("path",)),
 }
+OVERVIEW = """usage: minilearn COMMAND [options]
+
+Train networks with minilearn, and use them.
+
+{commands}
+
+minilearn COMMAND --help lists the options of a command."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status.
 
     Args:
-        argv: the arguments, by default the process's own.
+        argv: the words, by default those of the process.
 
     Returns:
         0, 130 after Ctrl-C, 2 for bad input, with one line on stderr.
@@ -45,23 +47,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(words: Sequence[str]) -> int | None:
     if words and words[0] in COMMANDS:
-        return COMMANDS[words[0]].run(f"minilearn {words[0]}", words[1:])
-    if {"-h", "--help"} & set(words):
-        print(_overview(), end="")
+        fn, positional = COMMANDS[words[0]]
+        if positional:
+            return run_function(fn, f"minilearn {words[0]}", words[1:], positional)
+        return fn(words[1:])
+    if {"-h", "--help"} & {*words}:
+        lines = [f"  {name:<8}  {about(fn).splitlines()[0]}" for name, (fn, _) in COMMANDS.items()]
+        print(OVERVIEW.format(commands="\n".join(lines)))
         return 0
     if not words:
         raise BadInput(f"which subcommand? There are {', '.join(COMMANDS)}; see minilearn --help")
-    hint = near_option(words[0], COMMANDS)
-    raise BadInput(f"there is no subcommand {words[0]}{hint or '; see minilearn --help'}")
-
-
-def _overview() -> str:
-    lines = [
-        f"  {name:<8}  {(command.about.splitlines() or [''])[0]}"
-        for name, command in COMMANDS.items()
-    ]
-    commands = "\n".join(lines)
-    return (
-        "usage: minilearn COMMAND [options]\n\nTrain networks with minilearn, and use them.\n\n"
-        f"{commands}\n\nminilearn COMMAND --help lists the options of a command.\n"
-    )
+    hint = near_option(words[0], COMMANDS) or "; see minilearn --help"
+    raise BadInput(f"there is no subcommand {words[0]}{hint}")

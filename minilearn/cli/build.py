@@ -1,33 +1,42 @@
-"""The first parts of `minilearn train`: `build_dls` and `build_model`; and all three together.
+"""The parts of `minilearn train`: `build_dls`, `build_model`, `build_learner`.
 
 Their arguments are options, except for those before the `/`. Each can be replaced by a function of
-yours, by name. What is wrong with their arguments is said before any data are read.
+the user, by its name. The checks run before any data are read.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from minilearn.data.images.image_dls import image_dls
-from minilearn.nn.registry import create_model, from_plain, model_maker
+from minilearn.nn.registry import create_model, from_plain, model_maker, named_object
 from minilearn.nn.timm_models import TIMM
 
-from .augment import Aug, check_aug, picture_changes
-from .converting import arguments_for
-from .kinds import NonNegativeInt, PositiveInt
-from .options import also_takes, checked_by
+from .augment import Aug, batch_augmentation, check_aug, image_transform
+from .values import (
+    BadInput,
+    ClosedUnitInterval,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    arguments_for,
+    blamed,
+)
 
 if TYPE_CHECKING:
-    from torch import nn
+    import torch
+    from torch import Tensor, nn
 
+    from minilearn import Learner
     from minilearn.data.loaders import DataLoaders
-    from minilearn.learner import Learner
 
 CHANNELS = ("n_in", "in_chans", "in_channels")
 CLASSES = ("n_out", "num_classes", "n_classes")
-PICTURES = inspect.signature(image_dls).parameters
+IMAGE_OPTIONS = inspect.signature(image_dls).parameters
 LIMITS = {"size": (1, 2**16), "workers": (0, 2**10), "bs_valid": (1, 2**31), "seed": (0, 2**63)}
 LIMITS |= {"valid": (0, 1), "max_errors": (0, 1), "memory_gb": (0, 2**20)}
 # options of image_dls that DataLoaders.from_dd has, too, or that make no difference in memory
@@ -37,17 +46,16 @@ SIMPLE = {"bs_valid", "drop_last", "seed", "mean", "std", "normalize", "workers"
 # ---- data ----
 
 
-def _check_dls(*, aug: Aug = Aug(), **given: Any) -> Iterator[str]:  # noqa: B008
-    yield from check_aug(aug)
+def check_dls(*, aug: Aug = Aug(), **given: Any) -> None:  # noqa: B008
+    """Raise BadInput for arguments that `build_dls` cannot use."""
+    check_aug(aug)
     for key, (low, high) in LIMITS.items():
         value = given.get(key)
         numbers = value if isinstance(value, (list, tuple)) else [low if value is None else value]
         if not all(low <= number <= high for number in numbers):
-            yield f"--{key} is a number from {low} to {high}, got {value}"
+            raise BadInput(f"--{key} is a number from {low} to {high}, got {value}")
 
 
-@checked_by(_check_dls)
-@also_takes(image_dls, "source", "tfms", "pipeline")
 def build_dls(
     data: str | None = None,
     bs: PositiveInt = 64,
@@ -56,72 +64,66 @@ def build_dls(
     channels: Literal[1, 3] | None = None,
     aug: Aug = Aug(),  # noqa: B008
     seed: NonNegativeInt = 42,
-    **pictures: Any,
+    **images: Any,
 ) -> DataLoaders:
     """Return the loaders.
 
     Args:
         data: a folder of class folders, an archive (.tar, .zip), a table of paths and labels (.csv,
             .parquet), a saved data set or "hf:NAME"; by default the Fashion-MNIST sample of the
-            package. Data sets of TensorFlow are left out: write them to one of these first
-        bs: pictures in a training batch
-        full: without data: all 60,000 pictures of Fashion-MNIST instead of the sample of 10,000
-        channels: 3 for colours, 1 for grey; by default 1 for Fashion-MNIST, 3 for data of yours
-        aug: random changes of the training pictures
+            package. Data sets of TensorFlow are not read: convert them to one of these first
+        bs: images in a training batch
+        full: without data: all 60,000 images of Fashion-MNIST instead of the sample of 10,000
+        channels: 3 for colour, 1 for grey; by default 1 for Fashion-MNIST, 3 for other data
+        aug: augmentation of the training images
         seed: of weights, order and chance; the same seed gives the same history
-        pictures: those of `minilearn.image_dls`
+        images: the options of `minilearn.image_dls`
     """
     import minilearn
 
-    pictures |= {"seed": seed}
-    tfms = picture_changes(aug, pictures.get("size"))
+    tfms: Any = image_transform(aug, images.get("size"))
     if data is not None:
-        return image_dls(data, bs, channels=channels or 3, tfms=tfms, **pictures)
+        n = channels or 3
+        return image_dls(data, bs, channels=n, tfms=tfms, seed=seed, pipeline=None, **images)
     sample: Any = minilearn.fashion_mnist(full=full)
-    changed = {k for k, value in pictures.items() if value != PICTURES[k].default}
+    changed = {name for name, value in images.items() if value != IMAGE_OPTIONS[name].default}
     if tfms is not None or channels == 3 or changed - SIMPLE:
-        return image_dls(sample, bs, channels=channels or 1, tfms=tfms, **pictures)
-    shared = {k: pictures[k] for k in ("bs_valid", "drop_last", "seed") if k in pictures}
-    stats: Any = pictures.get("mean"), pictures.get("std")
-    normalize = pictures.get("normalize", True) if None in stats else stats
-    return minilearn.DataLoaders.from_dd(sample, bs, normalize=normalize, **shared)
+        n = channels or 1
+        return image_dls(sample, bs, channels=n, tfms=tfms, seed=seed, pipeline=None, **images)
+    shared = {name: images[name] for name in ("bs_valid", "drop_last") if name in images}
+    stats: Any = images.get("mean"), images.get("std")
+    normalize = images.get("normalize", True) if None in stats else stats
+    return minilearn.DataLoaders.from_dd(sample, bs, normalize=normalize, seed=seed, **shared)
 
 
-def taken_over(model: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the normalisation that a model of timm was trained with, unless the user gave one."""
+def timm_normalization(model: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the mean and std that a model of timm was trained with, unless the user gave some."""
     if not str(model).startswith(TIMM) or values.get("mean") is not None:
         return {}
     if not values.get("normalize", True):
         return {}
     from minilearn.nn.timm_models import normalisation
 
-    grey = values.get("data") is None and values.get("channels") is None
-    return normalisation(model.removeprefix(TIMM), 1 if grey else values.get("channels") or 3)
+    is_grey = values.get("data") is None and values.get("channels") is None
+    return normalisation(model.removeprefix(TIMM), 1 if is_grey else values.get("channels") or 3)
 
 
 # ---- model ----
 
 
-def _check_model(
+def check_model(
     *, model: str = "cnn", pretrained: bool = False, model_args: Any = None, **_: Any
-) -> Iterator[str]:
-    try:
+) -> None:
+    """Raise BadInput for arguments that `build_model` cannot use."""
+    with blamed("--model"):
         maker = model_maker(model)
-        arguments, problems = arguments_for(maker, model_args, "model_args", model)
-    except (ValueError, ImportError) as e:
-        yield f"--model: {e}"
-        return
-    yield from problems
-    for name, value in arguments.items():
-        try:
+    for name, value in arguments_for(maker, model_args, "model_args", model).items():
+        with blamed(f"model_args.{name}"):
             from_plain(value)
-        except ValueError as e:
-            yield f"model_args.{name}: {e}"
     if pretrained and not model.startswith(TIMM):
-        yield f"--pretrained: weights are there for models of timm alone, not for {model}"
+        raise BadInput(f"--pretrained: only models of timm have such weights, {model} has none")
 
 
-@checked_by(_check_model)
 def build_model(
     dls: Any,
     /,
@@ -134,22 +136,22 @@ def build_model(
     Args:
         dls: the loaders.
         model: cnn or resnet (ours), timm/NAME (timm is installed with torchvision), or
-            package.module:function, a function of yours that returns one
-        pretrained: begin with the weights of timm's model, which are downloaded once
+            package.module:function, which returns a model
+        pretrained: start from the weights of timm's model, which are downloaded once
         model_args: further arguments of the network: --model_args.nfs '[8, 16]'
     """
     maker = model_maker(model)
     pipeline = getattr(dls, "pipeline", None)
     sizes = {}
     if pipeline is not None:
-        sizes |= _named_like(maker, CHANNELS, pipeline.channels)
-        sizes |= _named_like(maker, CLASSES, pipeline.classes and len(pipeline.classes))
+        sizes |= _size_argument(maker, CHANNELS, pipeline.channels)
+        sizes |= _size_argument(maker, CLASSES, pipeline.classes and len(pipeline.classes))
     weights = {"pretrained": True} if pretrained else {}
-    arguments, _ = arguments_for(maker, model_args, "model_args", model)
+    arguments = arguments_for(maker, model_args, "model_args", model)
     return create_model(model, **sizes | weights | arguments)
 
 
-def _named_like(maker: Any, names: tuple[str, ...], value: Any) -> dict[str, Any]:
+def _size_argument(maker: Any, names: tuple[str, ...], value: Any) -> dict[str, Any]:
     """Return `value` under that of the names which `maker` takes; timm takes its own in kwargs."""
     known = inspect.signature(maker).parameters
     if value is None:
@@ -160,9 +162,136 @@ def _named_like(maker: Any, names: tuple[str, ...], value: Any) -> dict[str, Any
     return dict.fromkeys(found[:1], value)
 
 
-def build(functions: Mapping[str, Any], values: Mapping[str, Any]) -> Learner:
-    """Return the Learner that the three functions (stages, by name) make of the options' values."""
-    over = {**values, **taken_over(values.get("model"), values)}
-    dls = functions["build_dls"].call(values=over)
-    net = functions["build_model"].call(dls, values=values)
-    return functions["build_learner"].call(dls, net, values=values)
+# ---- learner ----
+
+
+def check_learner(
+    *,
+    opt: str = "adamw",
+    opt_args: Any = None,
+    device: str | None = None,
+    ema: float | None = None,
+    **_: Any,
+) -> None:
+    """Raise BadInput for arguments that `build_learner` cannot use."""
+    if ema == 1:
+        raise BadInput("--ema takes a decay below 1, got 1: the average would never move")
+    with blamed("--opt"):
+        _optimizer(opt, opt_args)
+    pick_device(device)
+
+
+def build_learner(
+    dls: Any,
+    net: Any,
+    /,
+    opt: str = "adamw",
+    opt_args: dict[str, Any] | None = None,
+    wd: NonNegativeFloat | None = None,
+    amp: Literal["bf16", "fp16"] | None = None,
+    ema: ClosedUnitInterval | None = None,
+    accum: PositiveInt = 1,
+    clip: PositiveFloat | None = None,
+    mixup: PositiveFloat | None = None,
+    compile: bool = False,
+    channels_last: bool = False,
+    aug: Aug = Aug(),  # noqa: B008
+    device: str | None = None,
+) -> Learner:
+    """Return the Learner.
+
+    Args:
+        dls: the loaders.
+        net: the network.
+        opt: an optimizer of torch by name (adamw, sgd, …), of timm where that is installed (lamb,
+            lion, …), or package.module:function. sgd is torch's plain one, where timm's of that
+            name is Nesterov's with momentum 0.9: --opt_args '{momentum: 0.9, nesterov: true}'
+        opt_args: further arguments of the optimizer: --opt_args.betas '[0.9, 0.95]'
+        wd: weight decay, not for norms and biases; by default the optimizer's own, for all
+        amp: half precision where that is safe
+        ema: decay of an average of the weights, which is evaluated and saved: 0.999
+        accum: batches for an update
+        clip: the largest norm of the gradients
+        mixup: mix pairs of training images; alpha of the beta distribution: 0.4
+        compile: compile the network with torch.compile
+        channels_last: store images with the channels last
+        aug: augmentation of the training images
+        device: such as cpu or cuda:0; by default the best there is
+    """
+    import minilearn as ml
+
+    where = pick_device(device)
+    options = {
+        ml.EMACB: ema,
+        ml.GradAccumCB: accum if accum > 1 else None,
+        ml.ClipGradCB: clip,
+        ml.MixUpCB: mixup,
+    }
+    cbs = [*_training_callbacks(where, amp), *(cb(x) for cb, x in options.items() if x is not None)]
+    cbs += [ml.CompileCB()] if compile else []
+    cbs += [ml.ChannelsLastCB()] if channels_last else []
+    func, arguments = _optimizer(opt, opt_args)
+    make = ml.optimizer(func, wd=wd, **arguments)
+    cbs += batch_augmentation(aug)
+    return ml.Learner(net.to(where), dls, class_loss, cbs=cbs, opt_func=make)
+
+
+def _optimizer(opt: str, opt_args: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the optimizer of a name, and its arguments."""
+    from minilearn.optim.optimizer import named
+
+    func = named_object(opt) if ":" in opt else named(opt)
+    return func, arguments_for(func, opt_args, "opt_args", opt, skip=("params", "lr"))
+
+
+def _training_callbacks(device: torch.device, amp: str | None) -> list[Any]:
+    """Return the callbacks that train on a device, or in one of several processes."""
+    import minilearn as ml
+
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        train = [ml.AccelerateCB(mixed_precision=amp or "no", cpu=device.type == "cpu")]
+    else:
+        train = [ml.TrainCB(), ml.DeviceCB(device)]
+        train += [ml.MixedPrecision(amp)] if amp else []
+    return [*train, ml.MetricsCB(accuracy=class_accuracy), ml.ProgressCB()]
+
+
+def class_loss(preds: Tensor, targs: Tensor, reduction: str = "mean") -> Tensor:
+    """Return the cross-entropy of classes (B,), or the binary one of several labels (B, K).
+
+    Args:
+        preds: logits (B, K).
+        targs: class indices, or floats 0 and 1.
+        reduction: as in torch's losses.
+    """
+    import torch.nn.functional as F
+
+    several = targs.is_floating_point()
+    loss = F.binary_cross_entropy_with_logits if several else F.cross_entropy
+    return loss(preds, targs, reduction=reduction)
+
+
+def class_accuracy(preds: Tensor, targs: Tensor) -> Tensor:
+    """Return the accuracy for classes (B,), or over all answers for several labels (B, K)."""
+    from minilearn import accuracy, accuracy_multi
+
+    return accuracy_multi(preds, targs) if targs.is_floating_point() else accuracy(preds, targs)
+
+
+def pick_device(name: str | None) -> torch.device:
+    """Return a device that works.
+
+    Raises:
+        ValueError: there is no such device here.
+    """
+    import torch
+
+    from minilearn.base.batch import default_device
+
+    try:
+        device = default_device() if name is None else torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as e:
+        reason = str(e).splitlines()[0]
+        raise ValueError(f"device {name!r} cannot be used: {reason}. Try cpu.") from e
+    return device

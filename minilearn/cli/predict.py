@@ -1,7 +1,4 @@
-"""`minilearn predict`, `minilearn eval` and `minilearn inspect`: what a trained model is used for.
-
-Stands on building and folder.
-"""
+"""`minilearn predict`, `minilearn eval` and `minilearn inspect`: commands for a trained model."""
 
 from __future__ import annotations
 
@@ -10,27 +7,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from .files import read_config
-from .kinds import NonNegativeInt, PositiveInt
-from .learner import class_accuracy, class_loss, pick_device
+from .build import class_accuracy, class_loss, pick_device
 from .run_folder import CONFIG
-from .train import TRAIN, builders
+from .train import Training
+from .values import NonNegativeInt, PositiveInt, read_config
 
 if TYPE_CHECKING:
+    from minilearn import Learner
     from minilearn.inference.infer import Prediction
-    from minilearn.learner import Learner
 
 READ_TOGETHER = 64
 
 
-def predict(model: Path, files: list[str], device: str | None = None) -> int:
-    """Print class and probability of each picture, a line a file.
+def predict_files(model: Path, files: list[str], device: str | None = None) -> int:
+    """Print class and probability of each image, one line per file.
 
-    Where pictures may have several labels: all whose probability is above 0.5, or none.
+    For images with several labels: all labels with a probability above 0.5, or none.
 
     Args:
         model: a folder that `minilearn train` or `learn.export` has written
-        files: pictures of any kind and size
+        files: images of any format and size
         device: such as cpu or cuda:0; by default the best there is
 
     Returns:
@@ -43,12 +39,12 @@ def predict(model: Path, files: list[str], device: str | None = None) -> int:
 
     learn = load_learner(model, pick_device(device))
     if learn.dls.pipeline.channels is None:
-        raise ValueError(f"the model in {model} was not trained on pictures that it can prepare")
+        raise ValueError(f"the model in {model} was not trained on images that it can prepare")
     several = has_several_labels(model)
     bad = 0
     for start in range(0, len(files), READ_TOGETHER):
-        read = read_pictures(learn, files[start : start + READ_TOGETHER])
-        bad += sum(isinstance(picture, Exception) for picture in read.values())
+        read = read_images(learn, files[start : start + READ_TOGETHER])
+        bad += sum(isinstance(image, Exception) for image in read.values())
         good = {name: x for name, x in read.items() if not isinstance(x, Exception)}
         found: Any = learn.infer(list(good.values()), act=Tensor.sigmoid if several else None)
         for name, one in zip(good, found, strict=True):
@@ -65,17 +61,17 @@ def _probable(found: Prediction, learn: Learner) -> list[str]:
     probabilities: Any = found.probabilities
     names = learn.dls.pipeline.classes or range(len(probabilities))
     ranked = sorted(zip(probabilities.tolist(), names, strict=True), key=lambda pair: -pair[0])
-    above = [(name, share) for share, name in ranked if share > 0.5]
-    return [text for name, share in above for text in (str(name), f"{share:.4f}")] or ["none"]
+    above = [(str(name), f"{p:.4f}") for p, name in ranked if p > 0.5]
+    return [text for pair in above for text in pair] or ["none"]
 
 
-def read_pictures(learn: Learner, files: Sequence[str]) -> dict[str, Any]:
-    """Return each picture as the model is given it, or the error that reading it raised."""
+def read_images(learn: Learner, files: Sequence[str]) -> dict[str, Any]:
+    """Return each image as the model takes it, or the error from reading it."""
     read: dict[str, Any] = {}
     for name in files:
         try:
             read[name] = learn.dls.pipeline(name)
-        except Exception as e:  # PIL raises many kinds for what is damaged
+        except Exception as e:  # PIL raises many types for corrupt files
             print(f"minilearn: {name}: {' '.join(str(e).split())}", file=sys.stderr)
             read[name] = e
     return read
@@ -93,10 +89,10 @@ def evaluate(
 
     Args:
         model: a folder that `minilearn train` has written
-        data: as `minilearn train` takes them; by default those the run held out itself
-        split: by default valid; of data without splits all pictures are taken
-        bs: pictures in a batch
-        workers: processes that read pictures ahead
+        data: as for `minilearn train`; by default the run's own validation data
+        split: by default valid; data without splits are taken whole
+        bs: images in a batch
+        workers: processes that read images ahead
         device: such as cpu or cuda:0; by default the best there is
 
     Returns:
@@ -112,7 +108,7 @@ def evaluate(
     names = (split,) if split else ("valid", "train", "test")
     chosen = next((name for name in names if name in dls.keys()), None)
     if chosen is None:
-        raise ValueError(f"there are no {split} pictures; there are {', '.join(dls.keys())}")
+        raise ValueError(f"there are no {split} images; there are {', '.join(dls.keys())}")
     for name, value in learn.validate(dls[chosen]).items():
         print(name, f"{value:.6g}", sep="\t")
     return 0
@@ -121,11 +117,9 @@ def evaluate(
 def _own_data(model: Path, learn: Learner) -> Any:
     """Return the loaders of the run that made the model, with the model's own normalisation."""
     if not (model / CONFIG).is_file():
-        raise ValueError(f"{model} has no {CONFIG} that says which data it is of; name the data")
-    values = TRAIN.settle({**read_config(model / CONFIG), "aug": {}})
-    pipeline = learn.dls.pipeline
-    values |= {"mean": pipeline.mean, "std": pipeline.std}
-    return builders(values)["build_dls"].call(values=values)
+        raise ValueError(f"{model} has no {CONFIG} that names its data; name the data")
+    training = Training([], [(str(model / CONFIG), {**read_config(model / CONFIG), "aug": {}})])
+    return training.build_dls(mean=learn.dls.pipeline.mean, std=learn.dls.pipeline.std)
 
 
 def _given_data(data: str, learn: Learner, bs: int, workers: int, device: str | None) -> Any:
@@ -136,7 +130,7 @@ def _given_data(data: str, learn: Learner, bs: int, workers: int, device: str | 
 
 
 def inspect_file(path: Path) -> int:
-    """Print what a checkpoint, a folder of them or a file of weights holds.
+    """Print what a checkpoint, a folder of checkpoints or a file of weights holds.
 
     Args:
         path: the file or the folder

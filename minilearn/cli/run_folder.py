@@ -9,29 +9,30 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from .files import yaml_text
+from .values import BadInput, yaml_text
 
 if TYPE_CHECKING:
+    from minilearn import Learner
     from minilearn.core.history import History
-    from minilearn.learner import Learner
 
 RUNS, CONFIG, CHECKPOINTS = Path("runs"), "config.yaml", "checkpoints"
 SIGNALS = ("SIGTERM", "SIGUSR1", "SIGINT")
-Sink = Literal["tensorboard", "csv", "jsonl", "mlflow", "wandb"]
+LoggerName = Literal["tensorboard", "csv", "jsonl", "mlflow", "wandb"]
 
 
-def folder_problems(out: Path | None) -> Iterator[str]:
-    """Yield why a new run cannot be written to `out`."""
-    if out is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        yield "several processes write one run: give all the same --out FOLDER"
-    elif (
-        out is not None and is_first() and (out.is_file() or (out.is_dir() and any(out.iterdir())))
-    ):
-        yield f"{out} is there already; give --out another folder, or go on in it with --resume"
+def check_folder(*, out: Path | None = None, resume: Any = None, **_: Any) -> None:
+    """Raise BadInput if a new run cannot be written to `out`."""
+    if resume:
+        return
+    if out is None:
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise BadInput("several processes write one run: give all the same --out FOLDER")
+    elif is_first() and (out.is_file() or (out.is_dir() and any(out.iterdir()))):
+        raise BadInput(f"{out} is there already; give another --out, or continue it with --resume")
 
 
 def begin(out: Path | None, resume: bool | str | None) -> Path:
@@ -77,15 +78,15 @@ def new_folder() -> Path:
 
 def is_first() -> bool:
     """Return whether this is the process that writes."""
-    from minilearn.loggers.base import rank
+    from minilearn.base.rank import rank
 
     return rank() == 0
 
 
-def sinks(
+def run_callbacks(
     folder: Path, log: Sequence[str], every: int, keep: int, config: Mapping[str, Any]
 ) -> list[Any]:
-    """Write the configuration, and return the callbacks that write the run down."""
+    """Write the configuration, and return the callbacks that record the run."""
     import minilearn as ml
 
     if is_first():
@@ -97,9 +98,9 @@ def sinks(
         "mlflow": lambda: ml.MLflowCB(_mlflow_store(folder), every=every),
         "wandb": lambda: ml.WandbCB(every, project="minilearn", dir=str(folder), config=config),
     }
-    written = [makers[name]() for name in dict.fromkeys(log)]
-    saver = ml.CheckpointCB(folder / CHECKPOINTS, keep=keep, signals=SIGNALS)
-    return [ml.RunCB(folder, config=config), saver, *written]
+    loggers = [makers[name]() for name in dict.fromkeys(log)]
+    checkpoints = ml.CheckpointCB(folder / CHECKPOINTS, keep=keep, signals=SIGNALS)
+    return [ml.RunCB(folder, config=config), checkpoints, *loggers]
 
 
 def _mlflow_store(folder: Path) -> str | None:
@@ -112,9 +113,8 @@ def write_results(learn: Learner, folder: Path, title: str) -> None:
     """Write `history.csv`, `losses.png`, and the model as `minilearn predict` takes it."""
     write_model(learn, folder)
     learn.history.to_csv(folder / "history.csv")
-    plot_losses(
-        learn.history, folder / "losses.png", f"{title}: loss after each epoch".lstrip(": ")
-    )
+    title = f"{title}: loss after each epoch".lstrip(": ")
+    plot_losses(learn.history, folder / "losses.png", title)
 
 
 def write_model(learn: Learner, folder: Path) -> None:
@@ -146,24 +146,18 @@ def _is_known(model: Any) -> bool:
 
 
 def plot_losses(history: History, path: Path, title: str) -> None:
-    """Draw the training and the validation loss of each epoch to a picture file."""
+    """Draw the training and the validation loss of each epoch to an image file."""
     from matplotlib.figure import Figure  # without pyplot: no window system is asked for
-    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")
-    ax = figure.subplots()
+    ax: Any = figure.subplots()
     epochs = [row["epoch"] + 1 for row in history]
-    for name, values in _losses(history):
-        ax.plot(epochs, values, marker="o", label=name.replace("_", " "))
+    for name in ("train_loss", "valid_loss"):
+        if name in history.columns:
+            ax.plot(epochs, history[name], marker="o", label=name.replace("_", " "))
     ax.set(title=title, xlabel="epoch", ylabel="loss (cross-entropy)")
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.xaxis.get_major_locator().set_params(integer=True)
     ax.grid(alpha=0.3)
     if history:
         ax.legend()
     figure.savefig(path, dpi=120)
-
-
-def _losses(history: History) -> Iterator[tuple[str, list[Any]]]:
-    for name in ("train_loss", "valid_loss"):
-        if name in history.columns:
-            yield name, history[name]

@@ -1,11 +1,9 @@
-"""`minilearn train` and `minilearn lr-find`: build, fit, and write down what came of it.
-
-Stands on building, folder and command.
-"""
+"""`minilearn train` and `minilearn lr-find`: build the parts, fit, and write the results."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import argparse
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,31 +11,44 @@ from typing import TYPE_CHECKING, Any, Literal
 from minilearn.nn.registry import named_object
 from minilearn.optim.sched_names import schedule
 
-from .build import build, build_dls, build_model
-from .command import INTERRUPTED, Command
-from .converting import BadInput, arguments_for
-from .files import nested, read_config
-from .kinds import NonNegativeInt, PositiveFloat, PositiveInt
-from .learner import build_learner
-from .options import Stage, checked_by
+from .build import (
+    build_dls,
+    build_learner,
+    build_model,
+    check_dls,
+    check_learner,
+    check_model,
+    timm_normalization,
+)
+from .parser import INTERRUPTED, Options, about
 from .run_folder import (
     CHECKPOINTS,
     CONFIG,
-    Sink,
+    LoggerName,
     begin,
-    folder_problems,
+    check_folder,
     is_first,
+    run_callbacks,
     run_folder,
-    sinks,
     write_results,
+)
+from .values import (
+    BadInput,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    arguments_for,
+    blamed,
+    plain,
+    read_config,
 )
 
 if TYPE_CHECKING:
-    from minilearn.learner import Learner
+    from minilearn import Learner
 
-REPLACEABLE = {"build_dls": 0, "build_model": 1, "build_learner": 2}  # name -> arguments we give
-TITLES = {"build_dls": "data", "build_model": "network", "build_learner": "learner"}
-HOME = "minilearn.cli:"
+BUILDERS = {"build_dls": "data", "build_model": "network", "build_learner": "learner"}
+OURS = "minilearn.cli:"
+Configs = Sequence[tuple[str, Mapping[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -46,62 +57,37 @@ class Functions:
 
     Attributes:
         build_dls: returns the loaders; package.module:function to use yours
-        build_model: is given the loaders, returns the network
-        build_learner: is given the loaders and the network, returns the Learner
+        build_model: takes the loaders, returns the network
+        build_learner: takes the loaders and the network, returns the Learner
         seed: of weights, order and chance; the same seed gives the same history
     """
 
-    build_dls: str = f"{HOME}build_dls"
-    build_model: str = f"{HOME}build_model"
-    build_learner: str = f"{HOME}build_learner"
+    build_dls: str = f"{OURS}build_dls"
+    build_model: str = f"{OURS}build_model"
+    build_learner: str = f"{OURS}build_learner"
     seed: NonNegativeInt = 42
 
 
-def _check_run(*, out: Path | None = None, resume: Any = None, **_: Any) -> Iterator[str]:
-    if not resume:
-        yield from folder_problems(out)
-
-
-@checked_by(_check_run)
 @dataclass(frozen=True)
 class Run:
-    """Where a run is written to, and from where it goes on.
+    """Where a run is written to, and where it resumes.
 
     Attributes:
         out: the folder, by default runs/ and the time
-        resume: go on with a run that was broken off: its folder, a checkpoint, or true for --out,
-            else the newest in runs/. Values that are not given are those of that run
-        log: also write rows to tensorboard, csv, jsonl, mlflow or wandb; several with commas
-        log_every: updates from one of those rows to the next
-        keep: how many checkpoints to keep, of which one is written every epoch
+        resume: resume a run: its folder, a checkpoint, or true for --out, else the newest in runs/.
+            Options that are not given are those of that run
+        log: also log to tensorboard, csv, jsonl, mlflow or wandb; several with commas
+        log_every: updates between two of those records
+        keep: how many checkpoints to keep; one is written every epoch
     """
 
     out: Path | None = None
     resume: bool | str | None = None
-    log: list[Sink] = field(default_factory=list)
+    log: list[LoggerName] = field(default_factory=list)
     log_every: PositiveInt = 50
     keep: PositiveInt = 2
 
 
-def _check_fit(*, sched: str = "none", sched_args: Any = None, **_: Any) -> Iterator[str]:
-    try:
-        yield from _scheduled(sched, sched_args)[1]
-    except (ValueError, ImportError) as e:
-        yield f"--sched: {e}"
-
-
-def _scheduled(sched: str, sched_args: Any) -> tuple[Any, list[str]]:
-    """Return the factory of a schedule with its arguments, and what is wrong with those."""
-    from torch.optim.lr_scheduler import OneCycleLR
-
-    inner = OneCycleLR if sched == "one_cycle" else None
-    arguments, problems = arguments_for(
-        schedule(sched), sched_args, "sched_args", sched, ("opt", "optimizer"), inner
-    )
-    return schedule(sched, **arguments), problems
-
-
-@checked_by(_check_fit)
 def fit(
     learn: Learner,
     cbs: list[Any],
@@ -117,11 +103,11 @@ def fit(
 
     Args:
         learn: the Learner.
-        cbs: those that write the run down.
+        cbs: those that record the run.
         resume: a checkpoint, or a folder of them.
-        epochs: passes over the training pictures, in all
-        lr: the highest learning rate; auto looks for one first
-        sched: how it changes: one_cycle, flat_cos, cosine, linear, none, timm/NAME of timm where
+        epochs: epochs over the training images, in all
+        lr: the highest learning rate; auto searches for one first
+        sched: its schedule: one_cycle, flat_cos, cosine, linear, none, timm/NAME of timm where
             that is installed, or package.module:factory
         sched_args: further arguments of the schedule: --sched_args.pct_start 0.3
         warmup: updates in which the rate rises to the schedule's
@@ -129,11 +115,21 @@ def fit(
     from minilearn import BatchSchedCB
     from minilearn import warmup as warmed
 
-    factory, _ = _scheduled(sched, sched_args)
+    factory = _schedule(sched, sched_args)
     factory = warmed(factory, warmup) if warmup else factory
+    rate: Any = lr  # auto was replaced before
     cbs = [*cbs, BatchSchedCB(factory)]
-    rate: Any = lr  # auto was looked for before
     learn.fit(epochs, lr=rate, cbs=cbs, resume=resume, on_interrupt="stop")
+
+
+def _schedule(sched: str, sched_args: Any) -> Any:
+    """Return the factory of a schedule with its arguments."""
+    from torch.optim.lr_scheduler import OneCycleLR
+
+    inner = OneCycleLR if sched == "one_cycle" else None
+    factory, skip = schedule(sched), ("opt", "optimizer")
+    arguments = arguments_for(factory, sched_args, "sched_args", sched, skip, inner)
+    return schedule(sched, **arguments)
 
 
 def search(
@@ -142,12 +138,12 @@ def search(
     plot: Path | None = None,
     start_lr: PositiveFloat = 1e-5,
     gamma: PositiveFloat = 1.3,
-) -> int:
+) -> None:
     """Print the suggestions of a search for the learning rate, a line each.
 
     Args:
         learn: the Learner.
-        plot: a picture file for the curve
+        plot: an image file for the curve
         start_lr: the first rate
         gamma: the factor between two updates
     """
@@ -157,32 +153,96 @@ def search(
     if plot is not None:
         figure: Any = found.plot().figure
         figure.savefig(plot, dpi=120)
-    return 0
 
 
-def builders(chosen: Mapping[str, Any]) -> dict[str, Stage]:
-    """Return the three functions that build a Learner, ours where the user names no other."""
-    ours = {"build_dls": build_dls, "build_model": build_model, "build_learner": build_learner}
-    stages = {}
-    for name, supplied in REPLACEABLE.items():
-        spec = str(chosen.get(name) or f"{HOME}{name}")
-        fn = ours[name] if spec == f"{HOME}{name}" else named_object(spec)
-        if not callable(fn):
-            raise BadInput(f"--{name}: {spec} is no function")
-        stages[name] = Stage(fn, TITLES[name], supplied)
-    return stages
+# ---- checks, before any data are read ----
 
 
-def train_stages(chosen: Mapping[str, Any]) -> list[Stage]:
-    """Return the functions whose arguments are the options of `minilearn train`."""
-    own = [Stage(fit, "training", 3), Stage(Run, "the run"), Stage(Functions, "the program")]
-    return [*builders(chosen).values(), *own]
+def check_fit(*, sched: str = "none", sched_args: Any = None, **_: Any) -> None:
+    """Raise BadInput for a schedule that is not known, or does not take its arguments."""
+    with blamed("--sched"):
+        _schedule(sched, sched_args)
 
 
-def search_stages(chosen: Mapping[str, Any]) -> list[Stage]:
-    """Return those of `minilearn lr-find`."""
-    # those of a training, too, so that its files serve here
-    return [Stage(search, "search", 1), *train_stages(chosen)]
+CHECKS: dict[Any, Callable[..., None]] = {
+    build_dls: check_dls,
+    build_model: check_model,
+    build_learner: check_learner,
+    fit: check_fit,
+    Run: check_folder,
+}
+
+
+# ---- the commands ----
+
+
+class Training:
+    """The options of `minilearn train` or `minilearn lr-find`, and the Learner that they describe.
+
+    Args:
+        words: those of the command line.
+        configs: configurations, and how messages name them; files that words name win over them.
+        searches: whether this is `minilearn lr-find`.
+    """
+
+    def __init__(self, words: Sequence[str], configs: Configs = (), searches: bool = False) -> None:
+        early = _early(words)
+        files = [(path, read_config(path)) for path in early.pop("config") or () if path]
+        said = {k: v for _, config in [*configs, *files, ("", early)] for k, v in config.items()}
+        if not searches and said.get("resume") not in (None, False, "false", "null"):
+            configs = [_resumed(said, files), *configs]
+            said = {**configs[0][1], **said}
+        self.builders = [_builder(name, said.get(name)) for name in BUILDERS]
+        name, command = ("lr-find", search_command) if searches else ("train", train_command)
+        self.options = Options(f"minilearn {name}", about(command), ("data",))
+        if searches:
+            self.options.add(search, "search", 1)
+        for supplied, (fn, title) in enumerate(zip(self.builders, BUILDERS.values(), strict=True)):
+            self.options.add(fn, title, supplied)
+        self.options.add(fit, "training", 3)
+        self.options.add(Run, "the run")
+        self.options.add(Functions, "the program")
+        self.values: Any = self.options.parse(words, configs)
+
+    def check(self) -> None:
+        """Raise BadInput for options that cannot be used, or not together."""
+        for fn, names in self.options.arguments.items():
+            if fn in CHECKS:
+                CHECKS[fn](**{name: self.values[name] for name in names})
+
+    def build_dls(self, **over: Any) -> Any:
+        """Return the loaders, with some values replaced."""
+        return self.options.call(self.builders[0], values={**self.values, **over})
+
+    def build(self) -> Learner:
+        """Return the Learner."""
+        from minilearn import set_seed
+
+        set_seed(self.values["seed"])
+        dls = self.build_dls(**timm_normalization(self.values.get("model"), self.values))
+        net = self.options.call(self.builders[1], dls, values=self.values)
+        return self.options.call(self.builders[2], dls, net, values=self.values)
+
+    def run(self) -> Learner:
+        """Train, and write the run."""
+        values = self.values
+        run = self.options.call(Run, values=values)
+        learn = self.build()
+        if values.get("lr") == "auto":
+            values["lr"] = learn.lr_find(plot=False).valley
+            print(f"lr: {values['lr']:.3g} (auto)")
+        folder = begin(run.out, run.resume)
+        config = plain({name: x for name, x in values.items() if name not in ("out", "resume")})
+        resume = None
+        if run.resume:
+            is_file = isinstance(run.resume, str) and Path(run.resume).is_file()
+            resume = Path(run.resume) if is_file else folder / CHECKPOINTS
+        cbs = run_callbacks(folder, run.log, run.log_every, run.keep, config)
+        self.options.call(fit, learn, cbs, resume, values=values)
+        if is_first():
+            write_results(learn, folder, str(values.get("model", "")))
+            print(f"{'stopped early; ' if learn.interrupted else ''}results are in {folder}")
+        return learn
 
 
 def train(config: Mapping[str, Any]) -> Learner:
@@ -197,82 +257,60 @@ def train(config: Mapping[str, Any]) -> Learner:
         The trained Learner.
 
     Raises:
-        BadInput: something is wrong with the options; names everything.
+        BadInput: an option is not known, or has a value that it does not take.
     """
-    return train_with(TRAIN.settle(config))
+    training = Training([], [("config", config)])
+    training.check()
+    return training.run()
 
 
-def train_with(values: dict[str, Any]) -> Learner:
-    """Train with the values of all options, by key."""
-    from minilearn import set_seed
+def train_command(words: Sequence[str]) -> int:
+    """Train on images; write history, plot, checkpoints and the model to a folder.
 
-    run = Stage(Run).call(values=values)
-    set_seed(values["seed"])
-    learn = build(builders(values), values)
-    if values.get("lr") == "auto":
-        values |= {"lr": learn.lr_find(plot=False).valley}
-        print(f"lr: {values['lr']:.3g} (auto)")
-    folder = begin(run.out, run.resume)
-    kept = {key: value for key, value in values.items() if key not in ("out", "resume")}
-    resume = None
-    if run.resume:
-        is_file = isinstance(run.resume, str) and Path(run.resume).is_file()
-        resume = Path(run.resume) if is_file else folder / CHECKPOINTS
-    cbs = sinks(folder, run.log, run.log_every, run.keep, nested(kept))
-    Stage(fit, supplied=3).call(learn, cbs, resume, values=values)
-    if is_first():
-        write_results(learn, folder, str(values.get("model", "")))
-        print(f"{'stopped early; ' if learn.interrupted else ''}results are in {folder}")
-    return learn
+    Without DATA this is Fashion-MNIST. -c runs/x/config.yaml starts a run equal to runs/x.
+    """
+    training = Training(words)
+    if training.values is None:
+        return 0
+    training.check()
+    return INTERRUPTED if training.run().interrupted else 0
 
 
-def _train(values: dict[str, Any]) -> int:
-    return INTERRUPTED if train_with(values).interrupted else 0
+def search_command(words: Sequence[str]) -> int:
+    """Search for a learning rate, for the options of a training; nothing is written."""
+    training = Training(words, searches=True)
+    if training.values is not None:
+        training.check()
+        training.options.call(search, training.build(), values=training.values)
+    return 0
 
 
-def _search(values: dict[str, Any]) -> int:
-    from minilearn import set_seed
+def _early(words: Sequence[str]) -> dict[str, Any]:
+    """Return what words say about the options that decide which others there are."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in (*BUILDERS, "out"):
+        parser.add_argument(f"--{name}", f"--{name.replace('_', '-')}", nargs="?")
+    parser.add_argument("--resume", nargs="?", const="true")
+    parser.add_argument("-c", "--config", nargs="?", action="append")
+    known, _ = parser.parse_known_args(words)
+    return {k: v for k, v in vars(known).items() if v is not None or k == "config"}
 
-    set_seed(values["seed"])
-    return Stage(search, supplied=1).call(build(builders(values), values), values=values)
 
-
-def run_config(said: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Return the configuration of the run that is to go on, if one is, and its folder as `out`."""
-    resume = said.get("resume")
-    if resume in (None, False, "false", "null"):
-        return []
-    out, config = said.get("out"), said.get("config")
-    if out is None and config is not None and (Path(config).parent / CHECKPOINTS).is_dir():
-        out = Path(config).parent
-    folder = run_folder(out, resume)
+def _resumed(said: Mapping[str, Any], files: Configs) -> tuple[str, dict[str, Any]]:
+    """Return the configuration of the run to resume, with its folder as `out`."""
+    out = said.get("out")
+    if out is None and files and (Path(files[-1][0]).parent / CHECKPOINTS).is_dir():
+        out = Path(files[-1][0]).parent
+    folder = run_folder(out, said["resume"])
     path = folder / CONFIG
-    return [(str(path), (read_config(path) if path.exists() else {}) | {"out": str(folder)})]
+    config = read_config(path) if path.exists() else {}
+    return str(path), {**config, "out": str(folder)}
 
 
-def _checks(stages: Any) -> Any:
-    def check(values: Mapping[str, Any]) -> Iterator[str]:
-        for stage in stages(values):
-            yield from stage.problems(values)
-
-    return check
-
-
-TRAIN = Command(
-    "Train on pictures; write history, plot, checkpoints and the model to a folder.\n\n"
-    "Without DATA this is Fashion-MNIST. -c runs/x/config.yaml starts a run equal to runs/x.",
-    train_stages,
-    _train,
-    positional=("data",),
-    looked_at=(*REPLACEABLE, "out", "resume", "config"),
-    check=_checks(train_stages),
-    base=run_config,
-)
-SEARCH = Command(
-    "Search for a learning rate, for the options of a training; leave no trace.",
-    search_stages,
-    _search,
-    positional=("data",),
-    looked_at=tuple(REPLACEABLE),
-    check=_checks(search_stages),
-)
+def _builder(name: str, spec: Any) -> Callable[..., Any]:
+    """Return the function that an option such as `--build_dls` names."""
+    with blamed(f"--{name}"):
+        fn = named_object(str(spec or f"{OURS}{name}"))
+    if not callable(fn):
+        raise BadInput(f"--{name}: {spec} is no function")
+    return fn

