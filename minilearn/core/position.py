@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,8 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
+
+from ..base.batch import n_batches
 
 STATEFUL = ("state_dict", "load_state_dict")
 
@@ -70,9 +73,24 @@ def skip_batches(dl: Any, n: int, own: dict[str, Any] | None, exact: bool = Fals
         own: what `own_state` returned after them.
         exact: load the skipped batches of torch's DataLoader, instead of skipping their indices.
     """
+    owner: Any = None if own is None else _with_state(dl)
+    is_over = n >= (n_batches(dl) or math.inf)
+    if is_over and owner is not None and not isinstance(owner, DataLoader):
+        warnings.warn(
+            f"the checkpoint was saved at the end of the data: the {type(owner).__name__} starts "
+            "anew. That is not exact where it would go on from its last position.",
+            stacklevel=2,
+        )
+        return iter(())
     if hasattr(dl, "shortened_to"):
         return islice(skip_batches(dl.dl, n, own, exact), max(dl.shortened_to - n, 0))
-    if own is not None and (owner := _with_state(dl)) is not None:
+    if own is not None and owner is not None:
+        if type(owner).__module__.startswith("datasets."):
+            warnings.warn(
+                "samples in a shuffle buffer of datasets are not kept: where there is one, the "
+                "resumed fit is not exact",
+                stacklevel=2,
+            )
         owner.load_state_dict(own["position"])
         batches = iter(dl)
         if own["generator"] is not None:  # torchdata's loader leaves it short of one draw, which
@@ -95,28 +113,6 @@ def skip_batches(dl: Any, n: int, own: dict[str, Any] | None, exact: bool = Fals
     return batches
 
 
-def exhaust(dl: Any, own: dict[str, Any] | None) -> None:
-    """Let a loader start anew next time, where `skip_batches` left nothing of it.
-
-    A stream may keep a position that it is given until it is iterated, and would then begin at its
-    end: so it is iterated here. One that starts over each time is then ready; one that goes on
-    wherever it was left is given the position again.
-
-    Args:
-        dl: the loader.
-        own: what `own_state` returned.
-    """
-    owner = _with_state(dl)
-    if own is None or owner is None or isinstance(owner, DataLoader):  # whose `iter` takes it up
-        return
-    states = []
-    for _ in range(3):  # the first from that place, the next two from the start, or further on
-        next(iter(owner), None)
-        states.append(repr(owner.state_dict()))
-    if states[1] != states[2]:
-        owner.load_state_dict(own["position"])
-
-
 def _with_state(dl: Any) -> Any:
     """Return what can save and load its position: the loader, or the stream that it reads."""
     if hasattr(dl, "shortened_to"):
@@ -126,15 +122,7 @@ def _with_state(dl: Any) -> Any:
     dataset = getattr(dl, "dataset", None)  # its copies in workers have other states
     streams = isinstance(dl, DataLoader) and isinstance(dataset, IterableDataset)
     has_state = streams and not dl.num_workers and all(hasattr(dataset, name) for name in STATEFUL)
-    return dataset if has_state and not _has_buffer(dataset) else None
-
-
-def _has_buffer(dataset: Any) -> bool:
-    """Return whether Hugging Face shuffles samples in a buffer, which its state lacks."""
-    part = getattr(dataset, "_ex_iterable", None)
-    while part is not None and "BufferShuffled" not in type(part).__name__:
-        part = getattr(part, "ex_iterable", None)
-    return part is not None
+    return dataset if has_state else None
 
 
 def _skip_indices(dl: DataLoader, n: int) -> Iterator[Any]:

@@ -8,17 +8,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from math import inf
 from typing import Any
 
 from torch import Tensor
-from torch.utils.data import (
-    IterableDataset,
-)
+from torch.utils.data import IterableDataset
 
 from ..base.batch import is_empty, n_batches
 from ..base.seed import random_states, restore_random_states
-from .position import exhaust, load_loader_state, loader_state, own_state, skip_batches
+from .position import load_loader_state, loader_state, own_state, skip_batches
 
 
 def pick_loader(dls: Any, training: bool) -> Any:
@@ -103,7 +100,6 @@ class Stream:
         self.taken = self.passes = self._empty = 0
         self._batches: Any = None  # a generator, until the loader is exhausted
         self._peeked: list[Any] = []
-        self._source: Any = None  # the loader's iterator
         self._began: Any = None  # the loader's and the random states at its start
 
     def __iter__(self) -> Iterator[Any]:
@@ -143,7 +139,7 @@ class Stream:
         """Drop the loader's iterator, and with it its worker processes."""
         if self._batches is not None:
             self._batches.close()
-        self._batches, self._source, self._peeked = None, None, []
+        self._batches, self._peeked = None, []
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position: how the loader began, and how many batches it gave."""
@@ -154,9 +150,8 @@ class Stream:
                 "loader": self._began[0],
                 "random": self._began[1],
                 "own": own_state(self.dl),
-                "ended": _has_ended(self._source),
+                "length": getattr(self.dl, "shortened_to", None),
             }
-            state["length"] = getattr(self.dl, "shortened_to", None)
         return state
 
     def load_state_dict(self, state: dict[str, Any], exact: bool = False) -> None:
@@ -171,19 +166,12 @@ class Stream:
             self._began = state["loader"], state["random"]
             load_loader_state(self.dl, state["loader"])
             restore_random_states(state["random"])
-            self._source = skip_batches(self.dl, self.taken, state["own"], exact)
-            if state.get("ended") or self.taken >= getattr(self.dl, "shortened_to", inf):
-                exhaust(self.dl, state["own"])
-                self._source = _Ended()
-            self._batches = self._draw(self._source)
+            self._batches = self._draw(skip_batches(self.dl, self.taken, state["own"], exact))
 
     def _draw(self, batches: Iterator[Any] | None = None) -> Iterator[Any]:
-        draw = (
-            _draw_quietly
-            if isinstance(getattr(self.dl, "dataset", None), IterableDataset)
-            else next
-        )
-        self._source = batches = iter(self.dl) if batches is None else batches
+        streams = isinstance(getattr(self.dl, "dataset", None), IterableDataset)
+        draw = _draw_quietly if streams else next
+        batches = iter(self.dl) if batches is None else batches
         while True:
             try:
                 batch = draw(batches)
@@ -199,7 +187,7 @@ class Stream:
                 yield batch
 
     def _finish(self) -> None:
-        self._batches = self._source = self._began = None
+        self._batches = self._began = None
         self.passes += 1
         if self._empty:
             batches = "1 empty batch" if self._empty == 1 else f"{self._empty} empty batches"
@@ -231,29 +219,6 @@ class Stream:
         )
 
 
-class _Ended(Iterator):
-    """What is left of a data set that had come to its end."""
-
-    def __next__(self) -> Any:
-        raise StopIteration
-
-
-def _has_ended(source: Any) -> bool:
-    """Return whether a streamed data set has nothing left, and may be at its start again.
-
-    torch's iterator knows as soon as a last batch came out smaller; it ends a draw later.
-    """
-    fetcher = getattr(source, "_dataset_fetcher", None)
-    return isinstance(source, _Ended) or getattr(fetcher, "ended", False)
-
-
-def _draw_quietly(batches: Iterator[Any]) -> Any:
-    """Keep torch from warning at each batch beyond the declared length: `Stream` warns once."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Length of IterableDataset")
-        return next(batches)
-
-
 class Unshared:
     """A loader that each process runs over for itself, without the others."""
 
@@ -274,3 +239,10 @@ class Unshared:
         if name == "dl":  # not there yet: a copy is being made
             raise AttributeError(name)
         return getattr(self.dl, name)
+
+
+def _draw_quietly(batches: Iterator[Any]) -> Any:
+    """Keep torch from warning at each batch beyond the declared length: `Stream` warns once."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Length of IterableDataset")
+        return next(batches)
