@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .checkpoint import weights as _weights
     from .core.history import History
     from .inference import export as _export
-    from .inference import infer as _infer
+    from .inference import items as _items
     from .inference import predict as _predict
     from .insight import batch_size as _batch_size
     from .insight import diagnosis as _diagnosis
@@ -45,7 +45,7 @@ else:
     _checkpoint = LazyMethods("checkpoint.methods")
     _weights = LazyMethods("checkpoint.weights")
     _export = LazyMethods("inference.export")
-    _infer = LazyMethods("inference.infer")
+    _items = LazyMethods("inference.items")
     _predict = LazyMethods("inference.predict")
     _batch_size = LazyMethods("insight.batch_size")
     _diagnosis = LazyMethods("insight.diagnosis")
@@ -134,8 +134,8 @@ class Learner(Loop):
     get_preds = _predict.get_preds
     iter_preds = _predict.iter_preds
     capture_preds = _predict.capture_preds
-    infer = _infer.infer
-    tta = _infer.tta
+    infer = _items.infer
+    tta = _items.tta
 
     # files
     save = _weights.save

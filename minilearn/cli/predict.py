@@ -17,7 +17,7 @@ from .run_folder import CONFIG
 from .train import TRAIN, builders
 
 if TYPE_CHECKING:
-    from minilearn.inference.infer import Prediction
+    from minilearn.inference.items import Prediction
     from minilearn.learner import Learner
 
 READ_TOGETHER = 64

@@ -11,7 +11,7 @@ from torch import Tensor
 from minilearn.base.batch import batch_size, describe
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
-from minilearn.inference.collect import joined, kept
+from minilearn.inference.outputs import joined, kept
 
 from ..callbacks.training import inputs_and_targets, own_loss
 from ..core.events import CancelBatchException

@@ -30,7 +30,7 @@ from ..core.learner import Loop
 from ..data.loaders import DataLoaders
 from ..data.pipeline import Pipeline, class_names
 from ..nn.registry import MODELS, built_by, remake_model
-from .infer import chooses, is_entropy
+from .items import chooses, is_entropy
 from .portable import Taken, bare, close, functions, take
 
 CARD, WEIGHTS, GRAPH, ONNX = "card.json", "model.safetensors", "model.pt2", "model.onnx"

@@ -25,7 +25,7 @@ from ..data.ordered import ordered
 from ..distributed.sync import Processes
 from ..metrics.callback import MetricsCB
 from .capture import TakePreds, Wanted
-from .collect import NpyWriter, joined, kept, opened
+from .outputs import NpyWriter, joined, kept, opened
 
 __all__ = ["Results"]
 
