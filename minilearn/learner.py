@@ -183,7 +183,7 @@ def load_learner(path: str | Path, device: Any = None, *, trust: bool = False) -
     Raises:
         ValueError: this is a whole Learner, and `trust` is not set; the model is not registered
             here and has no graph; or the function that made it takes other arguments now.
-        DamagedFile: a ValueError; a file is incomplete, or a graph holds more than data.
+        CorruptFileError: a ValueError; a file is incomplete, or a graph holds more than data.
         FileNotFoundError: there is no export, or one of its files is missing.
     """
     from .inference.export import read_export, unpickled

@@ -94,7 +94,7 @@ def read_card(folder: Path) -> dict[str, Any]:
     """Return what the card of an export says.
 
     Raises:
-        DamagedFile: it is cut, no card, or has not all that a card has.
+        CorruptFileError: it is cut, no card, or has not all that a card has.
         FileNotFoundError: there is none.
     """
     if not (folder / CARD).is_file():

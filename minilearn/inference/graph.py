@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..base.batch import map_batch
-from ..base.files import DamagedFile, reading
+from ..base.files import CorruptFileError, reading
 
 PARTS = re.compile(
     r"archive_(format|version)|byteorder|\.data/(version|serialization_id)|models/model\.json"
@@ -97,7 +97,7 @@ def load_program(path: Path, device: Any = "cpu") -> Program:
     """Load a `.pt2` file of `save_program` without running anything of it.
 
     Raises:
-        DamagedFile: it is incomplete, or holds more than numbers and torch's own operators.
+        CorruptFileError: it is incomplete, or holds more than numbers and torch's own operators.
     """
     from torch.export.passes import move_to_device_pass
 
@@ -110,7 +110,7 @@ def cleaned(file: Any) -> io.BytesIO:
     """Make a `.pt2` archive anew of the parts that hold data alone.
 
     Raises:
-        DamagedFile: a part, or something in it, could make torch run code; names it.
+        CorruptFileError: a part, or something in it, could make torch run code; names it.
     """
     made = io.BytesIO()
     with zipfile.ZipFile(file) as old, zipfile.ZipFile(made, "w") as new:
@@ -120,7 +120,7 @@ def cleaned(file: Any) -> io.BytesIO:
             if name == "data/sample_inputs/model.pt":
                 content = b""  # a pickle
             elif not PARTS.fullmatch(name):
-                raise DamagedFile(f"{name!r} in the .pt2 file could run code; it is not loaded")
+                raise CorruptFileError(f"{name!r} in the .pt2 file could run code; it is not loaded")
             elif name.endswith(".json"):
                 content = json.dumps(_checked(json.loads(content))).encode()
             new.writestr(f"model/{name}", content)
@@ -136,7 +136,7 @@ def _checked(node: Any) -> Any:
         return node
     for key, value in node.items():
         if key in RULES and not re.fullmatch(RULES[key], str(value)):
-            raise DamagedFile(f"{key}={value!r} in the .pt2 file could run code; it is not loaded")
+            raise CorruptFileError(f"{key}={value!r} in the .pt2 file could run code; it is not loaded")
     for name in node.get("range_constraints", ()):
         _checked({"expr_str": name})
     return {key: DROPPED.get(key, _checked(value)) for key, value in node.items()}

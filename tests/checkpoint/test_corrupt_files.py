@@ -11,7 +11,7 @@ from safetensors.torch import save
 from torch import nn
 
 from minilearn import load_learner, load_model
-from minilearn.base.files import DamagedFile, reading
+from minilearn.base.files import CorruptFileError, reading
 from minilearn.checkpoint import weights as weights_module
 from minilearn.cli import main
 from tests.inference.test_export import Unknown, learner
@@ -104,7 +104,7 @@ def damaged(exports, damage, folder):
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_export_is_named_with_its_file_and_what_to_do(damage, exports, tmp_path):
     path = damaged(exports, damage, tmp_path / "m")
-    with pytest.raises(DamagedFile, match="no complete .* again") as caught:
+    with pytest.raises(CorruptFileError, match="no complete .* again") as caught:
         load_learner(tmp_path / "m")
     assert str(caught.value).startswith(f"{path} is no complete")
 
@@ -142,7 +142,7 @@ def test_arguments_that_the_function_does_not_take_any_more_are_said(exports, tm
 def test_weights_whose_note_of_tied_ones_is_damaged_are_named(tied, tmp_path):
     path = tmp_path / WEIGHTS
     path.write_bytes(save({"weight": torch.zeros(1, 2)}, metadata={"tied": tied}))
-    with pytest.raises(DamagedFile, match="no complete safetensors file"):
+    with pytest.raises(CorruptFileError, match="no complete safetensors file"):
         load_model(path, nn.Linear(2, 1, bias=False))
 
 
@@ -150,7 +150,7 @@ def check_cut_file_of_torch(folder, cut, trust):
     path = folder / "m.pt"
     torch.save(nn.Linear(2, 1).state_dict(), path)
     path.write_bytes(path.read_bytes()[:cut])
-    with pytest.raises(DamagedFile, match="m.pt is no complete file of weights"):
+    with pytest.raises(CorruptFileError, match="m.pt is no complete file of weights"):
         load_model(path, nn.Linear(2, 1), trust=trust)
 
 
@@ -170,7 +170,7 @@ def test_a_cut_file_of_a_whole_learner_is_named(tmp_path):
     path = tmp_path / "learn.pkl"
     torch.save({"a": torch.zeros(3)}, path)
     path.write_bytes(path.read_bytes()[:-30])
-    with pytest.raises(DamagedFile, match="learn.pkl is no complete file of a Learner"):
+    with pytest.raises(CorruptFileError, match="learn.pkl is no complete file of a Learner"):
         load_learner(path, trust=True)
 
 
@@ -184,7 +184,7 @@ def test_a_cut_file_of_a_whole_learner_is_named(tmp_path):
     ],
 )
 def test_the_reason_is_the_first_line_of_the_error_or_its_kind(error, reason):
-    with pytest.raises(DamagedFile) as caught, reading("a.pt", "file", "Copy it."):
+    with pytest.raises(CorruptFileError) as caught, reading("a.pt", "file", "Copy it."):
         raise error
     assert str(caught.value) == f"a.pt is no complete file: {reason}. Copy it."
     assert caught.value.__cause__ is error
