@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,17 @@ def reading(path: str | Path, kind: str, advice: str = "Copy it again.") -> Iter
         raise
     except Exception as e:  # json, zipfile, pickle and torch each raise their own kinds
         raise CorruptFileError(f"{path} is no complete {kind}: {_reason(e)}. {advice}") from e
+
+
+def check_zip(path: str | Path) -> None:
+    """Compare the parts of a zip archive with their checksums, which torch does not.
+
+    Raises:
+        BadZipFile: it is no archive, or a part was changed.
+    """
+    with zipfile.ZipFile(path) as archive:
+        if (part := archive.testzip()) is not None:
+            raise zipfile.BadZipFile(f"{part} is not what was written")
 
 
 def _reason(error: Exception) -> str:

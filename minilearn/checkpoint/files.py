@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import warnings
-import zipfile
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -20,7 +19,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from minilearn.base.files import CorruptFileError, reading
+from minilearn.base.files import CorruptFileError, check_zip, reading
 
 SUFFIX = ".ckpt"
 STATE = "state.ckpt"  # in the folder of a sharded checkpoint
@@ -161,10 +160,7 @@ def read(path: Path) -> dict[str, Any]:
     if (path / STATE).is_file():
         return read(path / STATE) | {"shards": os.fspath(path)}
     with reading(path, "checkpoint", "Use an older one, or copy it again."):
-        with zipfile.ZipFile(path) as archive:  # torch does not check the checksums
-            broken = archive.testzip()
-        if broken is not None:
-            raise CorruptFileError(f"{path} is corrupt: {broken} is not what was written")
+        check_zip(path)
         state = torch.load(path, map_location="cpu", weights_only=True)
     if not isinstance(state, dict) or "minilearn" not in state:
         raise CorruptFileError(f"{path} is no checkpoint of minilearn; for weights use learn.load")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 READ_TOGETHER = 64
 
 
-def predict(model: Path, files: list[str], device: str | None = None) -> int:
+def predict(model: Path, files: list[str], device: str | None = None, trust: bool = False) -> int:
     """Print class and probability of each picture, a line a file.
 
     Where pictures may have several labels: all whose probability is above 0.5, or none.
@@ -32,6 +32,7 @@ def predict(model: Path, files: list[str], device: str | None = None) -> int:
         model: a folder that `minilearn train` or `learn.export` has written
         files: pictures of any kind and size
         device: such as cpu or cuda:0; by default the best there is
+        trust: allow a model that is a graph, which may run code of whoever made it
 
     Returns:
         The exit status: 0, or 1 where some file could not be read; it is named on stderr.
@@ -39,9 +40,9 @@ def predict(model: Path, files: list[str], device: str | None = None) -> int:
     from torch import Tensor
 
     from minilearn import load_learner
-    from minilearn.inference.export import has_several_labels
+    from minilearn.inference.load_export import has_several_labels
 
-    learn = load_learner(model, pick_device(device))
+    learn = load_learner(model, pick_device(device), trust=trust)
     if learn.dls.pipeline.channels is None:
         raise ValueError(f"the model in {model} was not trained on pictures that it can prepare")
     several = has_several_labels(model)
@@ -88,6 +89,7 @@ def evaluate(
     bs: PositiveInt = 128,
     workers: NonNegativeInt = 0,
     device: str | None = None,
+    trust: bool = False,
 ) -> int:
     """Print loss and accuracy of a trained model, a line each.
 
@@ -98,6 +100,7 @@ def evaluate(
         bs: pictures in a batch
         workers: processes that read pictures ahead
         device: such as cpu or cuda:0; by default the best there is
+        trust: allow a model that is a graph, which may run code of whoever made it
 
     Returns:
         The exit status: 0.
@@ -105,7 +108,7 @@ def evaluate(
     from minilearn import DeviceCB, MetricsCB, TrainCB, load_learner
 
     where = pick_device(device)
-    learn = load_learner(model, where)
+    learn = load_learner(model, where, trust=trust)
     dls = _own_data(model, learn) if data is None else _given_data(data, learn, bs, workers, device)
     learn.dls, learn.loss_func = dls, class_loss
     learn.cbs = [TrainCB(), DeviceCB(where), MetricsCB(accuracy=class_accuracy)]

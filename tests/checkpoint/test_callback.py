@@ -25,8 +25,8 @@ from minilearn.checkpoint.files import (
     CorruptFileError,
     newest_first,
     newest_usable,
-    serialisable,
     read,
+    serialisable,
     write,
 )
 from minilearn.checkpoint.optimizer_state import load_optimizer, optimizer_state
@@ -57,10 +57,10 @@ def fit_with_values(values, folder, n=None, **kwargs):
     return saver
 
 
-# ---- plain states ----
+# ---- serialisable states ----
 
 
-def test_plain_turns_everything_into_tensors_and_plain_types(tmp_path):
+def test_serialisable_turns_everything_into_tensors_and_simple_types(tmp_path):
     given = {
         "numpy": np.float64(0.5),
         "array": np.arange(3, dtype=np.uint32),
@@ -84,7 +84,7 @@ def test_plain_turns_everything_into_tensors_and_plain_types(tmp_path):
     assert got["python"] == random.getstate() and got["names"] == "x"
 
 
-def test_what_is_not_plain_is_named_by_its_place():
+def test_what_is_not_serialisable_is_named_by_its_path():
     with pytest.raises(TypeError, match=r"state\.cbs\[1\]\.f is a function"):
         serialisable({"cbs": [1, {"f": serialisable}]})
 
@@ -274,7 +274,7 @@ def save_for_ever(path, started):
         Path(started).touch()
 
 
-def kill_savers(path, times, save=save_for_ever):
+def kill_while_saving(path, times, save=save_for_ever):
     """C006: kill a process that saves in a loop; the path is whole each time."""
     rng, started = random.Random(0), path.with_suffix(".started")
     for _ in range(times):
@@ -293,7 +293,7 @@ def kill_savers(path, times, save=save_for_ever):
 
 @pytest.mark.case("C006")
 def test_a_kill_in_a_save_leaves_a_whole_file(tmp_path):
-    kill_savers(tmp_path / "a.ckpt", 20)
+    kill_while_saving(tmp_path / "a.ckpt", 20)
     assert newest_usable(tmp_path)[0] == tmp_path / "a.ckpt"  # what is left over is not looked at
 
 
@@ -306,7 +306,7 @@ def test_the_check_notices_a_file_that_is_written_in_its_place(tmp_path):
             Path(started).touch()
 
     with pytest.raises((CorruptFileError, AssertionError)):
-        kill_savers(tmp_path / "a.ckpt", 20, save_in_place)
+        kill_while_saving(tmp_path / "a.ckpt", 20, save_in_place)
 
 
 def test_only_one_file_is_written_at_a_time():
@@ -363,12 +363,12 @@ def test_no_byte_of_the_weights_can_change_unnoticed(state, tmp_path):
             continue
     path.write_bytes(data)
     flip(path, first)
-    with pytest.raises(CorruptFileError, match="is corrupt"):
+    with pytest.raises(CorruptFileError, match="is not what was written"):
         read(path)
 
 
 @pytest.mark.parametrize("share", [0, 0.3, 0.99])
-def test_a_damaged_newest_file_is_named_and_the_one_before_is_used(share, tmp_path, capsys):
+def test_a_corrupt_newest_file_is_named_and_the_one_before_is_used(share, tmp_path, capsys):
     toy_learner([CheckpointCB(tmp_path)]).fit(3)
     newest = newest_first(tmp_path)[0]
     newest.write_bytes(newest.read_bytes()[: int(newest.stat().st_size * share)])
@@ -378,7 +378,7 @@ def test_a_damaged_newest_file_is_named_and_the_one_before_is_used(share, tmp_pa
     assert "4 updates" in capsys.readouterr().out and learn.steps_done == 8
 
 
-def test_nothing_but_damaged_files_is_an_error_and_they_stay(tmp_path):
+def test_nothing_but_corrupt_files_is_an_error_and_they_stay(tmp_path):
     toy_learner([CheckpointCB(tmp_path)]).fit(2)
     for file in newest_first(tmp_path):
         file.write_bytes(b"junk")
