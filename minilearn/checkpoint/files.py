@@ -11,9 +11,9 @@ import shutil
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Thread
 from typing import Any, BinaryIO
 
 import torch
@@ -222,30 +222,23 @@ class Background:
     """Runs one task at a time beside the training; the next call raises what a task raised."""
 
     def __init__(self) -> None:
-        self._thread: Thread | None = None
-        self._error: BaseException | None = None
+        self._task: Future[None] | None = None
 
     def run(self, task: Callable[[], None]) -> None:
         """Start a task when the one before is done."""
         self.join()
-        self._thread = Thread(target=self._run, args=(task,), name="minilearn checkpoint")
-        self._thread.start()
-
-    def _run(self, task: Callable[[], None]) -> None:
-        try:
-            task()
-        except BaseException as e:
-            self._error = e
+        pool = ThreadPoolExecutor(1, "minilearn checkpoint")
+        self._task = pool.submit(task)
+        pool.shutdown(wait=False)  # which lets the task run to its end
 
     def check(self) -> None:
-        """Raise what the last task raised."""
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
+        """Raise what the last task raised, if it is done."""
+        if self._task is not None and self._task.done():
+            self.join()
 
     def join(self) -> None:
         """Wait for the task, and raise what it raised."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        self.check()
+        if self._task is not None:
+            wait([self._task])
+            task, self._task = self._task, None
+            task.result()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import default_collate
 
 from ..base.batch import map_batch
 from ..core.learner import Loop
@@ -59,34 +59,27 @@ def infer(
     Returns:
         A `Prediction` for one item, a list of them for a list.
     """
-    several = isinstance(items, list)
-    pipeline = getattr(self.dls, "pipeline", None) or Pipeline()
-    prepared: Any = _Prepared(items if several else [items], pipeline)
-    if not prepared.items:
+    if not isinstance(items, list):
+        single: Any = infer(self, [items], act=act, bs=bs, collate=collate, cbs=cbs)
+        return single[0]
+    if not items:
         return []
+    pipeline = getattr(self.dls, "pipeline", None) or Pipeline()
     names, found = class_names(self.dls), []
     if act is None and chooses(self):
         act = _softmax
-    batches = DataLoader(prepared, bs, collate_fn=collate)
-    for output in self.iter_preds(batches, with_targs=False, cbs=cbs):
-        probs = None if act is None else act(output)
-        size = len(prepared.items[len(found) : len(found) + bs])
-        found += [_prediction(i, output, probs, names) for i in range(size)]
-    return found if several else found[0]
 
-
-class _Prepared:
-    """Items as a data set; each is prepared when its batch is made."""
-
-    def __init__(self, items: list[Any], pipeline: Pipeline) -> None:
-        self.items, self.pipeline = items, pipeline
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __getitem__(self, i: int) -> Any:
-        item = self.pipeline(self.items[i])
+    def prepared(item: Any) -> Any:
+        item = pipeline(item)
         return item if isinstance(item, (tuple, dict)) else (item,)
+
+    groups = [items[i : i + bs] for i in range(0, len(items), bs)]
+    batches = ((collate or default_collate)([prepared(x) for x in group]) for group in groups)
+    outputs = self.iter_preds(batches, with_targs=False, cbs=cbs)
+    for group, output in zip(groups, outputs, strict=False):
+        probs = None if act is None else act(output)
+        found += [_prediction(i, output, probs, names) for i in range(len(group))]
+    return found
 
 
 def chooses(learn: Loop) -> bool:
