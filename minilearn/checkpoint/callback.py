@@ -229,9 +229,9 @@ class CheckpointCB(Callback):
         if sharded:
             save_shards(learn, state, self._where / name, overwrite)
             self._remove([] if rank() else old)
-            return
-        task = partial(self._write, state, self.files[-1], old, overwrite)
-        self._writer.run(task) if self.background else task()
+        else:
+            task = partial(self._write, state, self.files[-1], old, overwrite)
+            self._writer.run(task) if self.background else task()
 
     def _write(self, state: dict[str, Any], file: list, old: list[str], overwrite: bool) -> None:
         try:
@@ -283,8 +283,8 @@ class CheckpointCB(Callback):
         if self.keep is None:
             return []
         kept = self.files[-self.keep :]
-        if self.monitor is not None:
-            kept = self._ranked()[: self.keep] + (self.files[-1:] if self.save_last else [])
+        if self.monitor is not None:  # the newest stays, too: a signal or an error may end the fit
+            kept = self._ranked()[: self.keep] + self.files[-1:]
         return [f[0] for f in self.files if f not in kept]
 
     @property

@@ -62,12 +62,7 @@ def save(self: Loop, path: str | Path, *, averaged: bool = True) -> None:
 
 
 def load(
-    self: Loop,
-    path: str | Path,
-    *,
-    strict: bool = True,
-    averaged: bool = True,
-    trust: bool = False,
+    self: Loop, path: str | Path, *, strict: bool = True, averaged: bool = True, trust: bool = False
 ) -> None:
     """Load weights into the model; `load_model` explains the arguments."""
     load_model(path, self.model, strict=strict, averaged=averaged, trust=trust)

@@ -618,6 +618,18 @@ def test_the_newest_stays_beside_the_best_unless_told_otherwise(tmp_path):
         assert [int(name[5:8]) for name in names(folder)] == epochs
 
 
+def test_what_an_error_saves_stays_beside_the_best(tmp_path):
+    learn = toy_learner()
+    learn.on("after_epoch", lambda learn: learn.row.update(value=5.0))
+    cb = CheckpointCB(tmp_path, monitor="value", mode="max", keep=1, save_last=False)
+    error = At("after_step", ZeroDivisionError(), when=lambda learn: learn.steps_done == 3)
+    with pytest.raises(ZeroDivisionError):
+        learn.fit(2, valid=False, cbs=[cb, error])
+    best, newest = names(tmp_path)
+    assert (read(tmp_path / best)["steps"], cb.best.name) == (2, best)
+    assert newest == cb.files[-1][0] and read(tmp_path / newest)["steps"] == 3
+
+
 def test_between_two_due_rounds_only_the_best_are_saved(tmp_path, monkeypatch):
     saved, save = [], CheckpointCB._save
 
