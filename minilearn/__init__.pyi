@@ -56,7 +56,7 @@ from .data.decode import read_image
 from .data.pipeline import Pipeline
 from .distributed.accelerate import AccelerateCB
 from .inference.capture import CapturePreds
-from .inference.infer import Prediction
+from .inference.items import Prediction
 from .inference.predict import Results
 from .insight.activations import ActivationStats, append_stats, get_hist, get_min
 from .insight.gradient_stats import GradientStats

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .checkpoint import weights as _weights
     from .core.history import History
     from .inference import export as _export
-    from .inference import infer as _infer
+    from .inference import items as _items
     from .inference import predict as _predict
     from .insight import batch_size as _batch_size
     from .insight import diagnosis as _diagnosis
@@ -45,7 +45,7 @@ else:
     _checkpoint = LazyMethods("checkpoint.methods")
     _weights = LazyMethods("checkpoint.weights")
     _export = LazyMethods("inference.export")
-    _infer = LazyMethods("inference.infer")
+    _items = LazyMethods("inference.items")
     _predict = LazyMethods("inference.predict")
     _batch_size = LazyMethods("insight.batch_size")
     _diagnosis = LazyMethods("insight.diagnosis")
@@ -134,8 +134,8 @@ class Learner(Loop):
     get_preds = _predict.get_preds
     iter_preds = _predict.iter_preds
     capture_preds = _predict.capture_preds
-    infer = _infer.infer
-    tta = _infer.tta
+    infer = _items.infer
+    tta = _predict.tta
 
     # files
     save = _weights.save
@@ -172,26 +172,27 @@ def usual_cbs(metrics: Any) -> list[Any]:
 def load_learner(path: str | Path, device: Any = None, *, trust: bool = False) -> Learner:
     """Load what `learn.export` wrote, for predictions: `infer`, `get_preds`, `tta`.
 
-    No code of the folder is run, and nothing is unpickled: the model is made by a function that is
-    registered here, else from its graph.
+    A model that a registered function makes is loaded without running any code of the folder, and
+    nothing is unpickled.
 
     Args:
         path: the folder; or the file of a whole Learner that `torch.save` wrote.
         device: where to predict; by default the best there is.
-        trust: allow a whole Learner, whose file may run any code when it is loaded.
+        trust: allow files that may run any code when they are loaded: the graph of a model, and a
+            whole Learner.
 
     Raises:
-        ValueError: this is a whole Learner, and `trust` is not set; the model is not registered
-            here and has no graph; or the function that made it takes other arguments now.
-        DamagedFile: a ValueError; a file is incomplete, or a graph holds more than data.
+        ValueError: the file needs `trust`; the model is not registered here and has no graph; or
+            the function that made it takes other arguments now.
+        CorruptFileError: (a ValueError) a file is incomplete.
         FileNotFoundError: there is no export, or one of its files is missing.
     """
-    from .inference.export import read_export, unpickled
+    from .inference.load_export import read_export, unpickled
 
     path = Path(path)
     if path.is_file():
         return unpickled(path, device, trust)
-    model, dls, cbs = read_export(path, device)
+    model, dls, cbs = read_export(path, device, trust)
     return Learner(model, dls, None, cbs=cbs)
 
 

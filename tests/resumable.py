@@ -190,7 +190,7 @@ def outcome(learn):
     }
     for group in learn.opt.param_groups:
         group.pop("initial_lr", None)  # a fit that was over already makes no schedule
-    return checkpoint_files.plain(
+    return checkpoint_files.serialisable(
         {
             "weights": learn.model.state_dict(),
             "optimizer": learn.opt.state_dict(),
@@ -272,7 +272,7 @@ def kill_in_write(nth):
         return run
 
     checkpoint_files._Target.write = killing(checkpoint_files._Target.write)
-    for name in ("fsync", "replace"):
+    for name in ("fsync", "link", "replace"):
         setattr(os, name, killing(getattr(os, name)))
 
 

@@ -60,7 +60,7 @@ def test_several_inputs_are_trained_predicted_and_exported(tmp_path):
     inputs, preds, targs = learn.get_preds(with_inputs=True)
     torch.testing.assert_close(preds, expected)
     assert torch.equal(inputs[1], right) and torch.equal(targs, y)
-    again = load_learner(learn.export(tmp_path / "m", pt2=True), "cpu")
+    again = load_learner(learn.export(tmp_path / "m", pt2=True), "cpu", trust=True)
     found = again.infer([(left[i], right[i]) for i in range(3)])
     torch.testing.assert_close(torch.stack([p.output for p in found]), expected[:3])
 
@@ -172,7 +172,7 @@ def test_a_model_that_makes_its_loss_is_trained_predicted_and_exported(tmp_path)
     assert torch.equal(targs, y)
     learn.dls = DataLoaders(*learn.dls)
     learn.dls.pipeline = Pipeline(classes=["low", "high"])
-    again = load_learner(learn.export(tmp_path / "m", pt2=True), "cpu")
+    again = load_learner(learn.export(tmp_path / "m", pt2=True), "cpu", trust=True)
     labels = [p.label for p in again.infer([{"x": row} for row in x])]
     assert labels == [["low", "high"][i] for i in preds.argmax(1)]
 
@@ -256,7 +256,7 @@ def test_a_model_of_transformers_names_classes_and_is_exported_as_a_graph(bert, 
     items = [tokens({"text": text}) for text in ("the film was great", "a awful plot")]
     ours = learn.infer(items, collate=collate)
     assert [p.label for p in ours] == ["good", "bad"]
-    again = load_learner(learn.export(tmp_path / "m", pt2=True), "cpu")
+    again = load_learner(learn.export(tmp_path / "m", pt2=True), "cpu", trust=True)
     width = collate(rows[:32])["input_ids"].shape[1]  # the graph has the length of its example
     padded = {key: F.pad(x, (0, width - x.shape[1])) for key, x in collate(items).items()}
     theirs = again.get_preds([padded], with_targs=False)

@@ -13,6 +13,14 @@ from .text import in_columns
 WRAPPERS = ("module", "_orig_mod")  # of DistributedDataParallel and DataParallel; of torch.compile
 
 
+def unwrapped(model: Any) -> Any:
+    """Return a model without the wrappers of torch.compile and of several processes."""
+    wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+    while (inner := getattr(model, "_orig_mod", None)) is not None or isinstance(model, wrappers):
+        model = model.module if inner is None else inner
+    return model
+
+
 def clean_name(name: str) -> str:
     """Return the name of a weight without what wrappers put into it, in any nesting."""
     parts = name.split(".")

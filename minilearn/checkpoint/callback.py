@@ -1,11 +1,13 @@
-"""Save a fit as it goes, so that it can go on from there: CheckpointCB."""
+"""CheckpointCB: save a fit as it goes, so that it can go on from there."""
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import signal
 import time
+import warnings
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -21,8 +23,8 @@ from ..callbacks.monitor import Monitor
 from ..core.events import CancelBatchException, CancelException, CancelFitException
 from ..distributed.barrier import Requests, processes_of
 from ..distributed.ddp import is_sharded
-from .files import SUFFIX, Background, claim, release, remove, write
-from .process_state import tell_states
+from .files import SUFFIX, Background, newest_first, remove, write
+from .process_state import gather_states
 from .sharded import save_shards
 from .signals import Signals
 from .state import Resume, capture
@@ -34,25 +36,25 @@ if TYPE_CHECKING:
 class CheckpointCB(Callback, Requests):
     """Save checkpoints into a folder; `fit(..., resume=True)` goes on from the newest, to the bit.
 
-    A checkpoint is taken when a round and all its work is done, or between two updates. It is
-    copied to host memory, and written while the training goes on. A signal ends the program with
-    its usual exit status, after the step in hand and a checkpoint; a second one ends it at once.
+    A checkpoint is taken after a round or between two updates. It is copied to the CPU, and written
+    while the training goes on. After a signal the program finishes the current update, saves, and
+    ends with its usual exit status; a second signal ends it at once.
 
     Args:
-        folder: where to; made if need be. File names tell epoch, updates and the monitored value.
+        folder: where to save; made where it is missing. A file's name has the epoch, the number of
+            updates and the monitored value. Files of other runs are never overwritten or deleted.
         every: a number of epochs (rounds), or `(n, "step")` (updates), `(n, "minutes")`.
         keep: how many to keep: the newest, or the best where something is monitored; None for all.
-            Files that this run did not make are left alone.
         monitor: a column of the history, such as "accuracy". A round with one of the `keep` best
             values is saved whatever `every` says; one whose value is not finite is not saved.
         mode: "min" or "max"; "min" where the name ends in "loss".
         save_last: save at the end of the fit whatever `every` says; where something is monitored,
             keep the newest beside the best.
-        on_exception: save what there was when an error ends the fit of one process alone.
-        signals: what to listen to, by name; only in the main thread, only during a fit. With
+        on_exception: save the current state when an error ends the fit of a single process.
+        signals: names of the signals to handle, only in the main thread and during a fit. With
             "SIGINT" Ctrl-C saves, too.
         background: False to write before the training goes on.
-        exact: on a resume within a pass of torch's own DataLoader, load again what was read, so
+        exact: on a resume within an epoch over torch's own DataLoader, load again what was read, so
             that random numbers of its workers are repeated.
 
     Attributes:
@@ -93,11 +95,11 @@ class CheckpointCB(Callback, Requests):
         # Windows has no SIGUSR1
         self._numbers = [getattr(signal, name) for name in signals if hasattr(signal, name)]
         self._where, self._writer = self.folder, Background()
-        self._forget()
+        self._reset()
 
-    def _forget(self, together: bool = False) -> None:
+    def _reset(self, together: bool = False) -> None:
         self.signals = Signals(self._numbers, together)
-        self.run, self.files, self._resumed = os.urandom(6).hex(), [], False
+        self.run, self.files = os.urandom(6).hex(), []
         self._due, self._value = False, None
         self._saved: tuple | None = None  # what the newest file holds: updates and place
         if self.monitor is not None:
@@ -106,19 +108,31 @@ class CheckpointCB(Callback, Requests):
     # ---- events ----
 
     def before_fit(self, learn: Loop) -> None:
-        """Claim the folder, and listen to signals."""
-        self._forget(together=processes_of(learn) is not None)
+        """Make the folder, and handle signals."""
+        self._reset(together=processes_of(learn) is not None)
         self._where, self._clock = self.folder, time.monotonic()
         if learn.scratch is not None:
             self._where = learn.scratch / self.folder.name
             return
         if rank() == 0:
-            claim(self.folder, self.run, learn.find(Resume) is not None)
+            self._prepare_folder(learn)
         if rank() == 0 or self.signals.together:
             self.signals.listen()
 
+    def _prepare_folder(self, learn: Loop) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(self.folder, os.W_OK):
+            raise PermissionError(f"{self.folder} cannot be written to: name another folder")
+        if learn.find(Resume) is None and (others := newest_first(self.folder)):
+            warnings.warn(
+                f"{self.folder} holds {len(others)} checkpoints of another fit. They stay, but a "
+                "resume will take the newest of all: use resume=True to go on from them, or "
+                "another folder.",
+                stacklevel=2,
+            )
+
     def after_step(self, learn: Loop) -> None:
-        """See whether it is time to save, and whether the last file could be written."""
+        """Check whether it is time to save, and whether the last file could be written."""
         self._writer.check()
         if self.unit == "step":
             self._due |= learn.steps_done % self.every == 0
@@ -126,11 +140,11 @@ class CheckpointCB(Callback, Requests):
             self._due |= time.monotonic() >= self._clock + 60 * self.every
 
     def cleanup_batch(self, learn: Loop) -> None:
-        """Save between two updates, when all others are done with the batch."""
+        """Save between two updates, when all other callbacks have finished the batch."""
         if not (self._due or self.signals.number) or learn.plan.in_group:
             return
         if not isinstance(learn.error, (type(None), CancelBatchException)):
-            return  # the pass is about to end
+            return  # the epoch is about to end
         if learn.training and (self.signals.number or self.save_last or self.monitor is None):
             self._save(learn)
         if self.signals.number:
@@ -141,13 +155,13 @@ class CheckpointCB(Callback, Requests):
         self._value = None if self.monitor is None else self.monitor.read(learn)
 
     def cleanup_round(self, learn: Loop) -> None:
-        """Save the round, when all others are done with it; or what an error left of it."""
+        """Save the round when all other callbacks have finished it, or what an error left of it."""
         value, self._value = self._value, None
         if isinstance(learn.error, (type(None), CancelException)):
             self._end_round(learn, value)
         elif isinstance(learn.error, Exception):
-            # weights that are not finite are no good to go on from
-            alone = not self.signals.together  # what all were at, one cannot know
+            # nothing can go on from weights that are not finite
+            alone = not self.signals.together  # this process does not know the others' state
             if self.on_exception and alone and not isinstance(learn.error, FloatingPointError):
                 self._save(learn)
         elif self.signals.number and not learn.training:
@@ -158,9 +172,9 @@ class CheckpointCB(Callback, Requests):
         due = self._due or (self.unit == "epoch" and rounds % self.every == 0)
         due |= self.save_last and isinstance(learn.error, CancelFitException)
         if value is not None:
-            is_best = self.monitor.update(value)
-            finite = is_best or abs(value) < float("inf")
-            due = finite and ((due and self.save_last) or self._is_among_best(value))
+            self.monitor.update(value)
+            wanted = (due and self.save_last) or self._is_among_best(value)
+            due = wanted and math.isfinite(value)
         elif self.monitor is not None:
             due &= self.save_last
         if due or self.signals.number:
@@ -171,21 +185,17 @@ class CheckpointCB(Callback, Requests):
     def after_fit(self, learn: Loop) -> None:
         """Save the end."""
         is_saved = learn.iter is None or self._saved == (learn.steps_done, "round")
-        if self.save_last and not is_saved and self._is_sound(learn):
+        if self.save_last and not is_saved and self._is_finite(learn):
             self._save(learn)
 
     def cleanup_fit(self, learn: Loop) -> None:
-        """Wait for the last file, and give signals back to whom they belonged."""
+        """Wait for the last file, and restore the signal handlers."""
         self.signals.give_back()
-        try:
-            self._writer.join()
-        finally:
-            if self._where == self.folder:
-                release(self.folder, self.run)
+        self._writer.join()
         if self.signals.number and isinstance(learn.error, (type(None), CancelException)):
             self.signals.leave()
 
-    def _is_sound(self, learn: Loop) -> bool:
+    def _is_finite(self, learn: Loop) -> bool:
         """Return whether the last round's value, if there is one, is finite."""
         value = learn.history[-1].get(self.monitor.name) if self.monitor is not None else None
         return value is None or abs(value) < float("inf")
@@ -193,42 +203,51 @@ class CheckpointCB(Callback, Requests):
     # ---- several processes ----
 
     def request(self, learn: Loop) -> float:
-        """Return the number of the signal that this process heard, and a half if it is to save."""
+        """Return the number of the signal of this process, plus a half if it is to save."""
         return (self.signals.heard[0] if self.signals.heard else 0) + 0.5 * self._due
 
     def answer(self, learn: Loop, level: str, requests: list[float]) -> None:
-        """Act on a signal that any process heard, and tell what a checkpoint will need of all."""
+        """Act on a signal of any process, and exchange what a checkpoint needs of each process."""
         self.signals.number, self._due = int(max(requests)) or None, requests[0] % 1 > 0
         if self.signals.number or requests[0] % 1 or level == "round":
-            tell_states(learn)
+            gather_states(learn)
 
     # ---- files ----
 
     def _save(self, learn: Loop, value: float | None = None) -> None:
-        sharded = is_sharded(learn.model)  # then each process writes its part
+        sharded = is_sharded(learn.model)  # then each process writes its shard
         if rank() and not sharded:
             return
+        self._writer.join()
         self._due, self._clock = False, time.monotonic()
         name = self._name(learn, value)
+        overwrite = name in dict(self.files)  # the same update, saved before its validation
         self.files = [f for f in self.files if f[0] != name] + [[name, value]]
         state = capture(learn)
         self._saved = state["steps"], state["place"]
-        doomed = self._doomed()
-        self.files = [f for f in self.files if f[0] not in doomed]
+        old = self._to_delete()
+        self.files = [f for f in self.files if f[0] not in old]
         if sharded:
-            save_shards(learn, state, self._where / name)
-            self._remove([] if rank() else doomed)
-            return
-        task = partial(self._write, state, name, doomed)
-        self._writer.run(task) if self.background else task()
+            save_shards(learn, state, self._where / name, overwrite)
+            self._remove([] if rank() else old)
+        else:
+            task = partial(self._write, state, self.files[-1], old, overwrite)
+            self._writer.run(task) if self.background else task()
 
-    def _write(self, state: dict[str, Any], name: str, doomed: list[str]) -> None:
-        write(state, self._where / name)
-        self._remove(doomed)
+    def _write(self, state: dict[str, Any], file: list, old: list[str], overwrite: bool) -> None:
+        try:
+            write(state, self._where / file[0], overwrite)
+        except FileExistsError:  # another process has just taken the name
+            file[0] = file[0].replace(SUFFIX, f"-{self.run[:4]}{SUFFIX}")
+            own = next(s for s in state["callbacks"].values() if s.get("run") == self.run)
+            own["files"][-1][0] = file[0]
+            self._write(state, file, old, overwrite)
+        else:
+            self._remove(old)
 
-    def _remove(self, doomed: list[str]) -> None:
-        for old in doomed:
-            remove(self._where / old)
+    def _remove(self, old: list[str]) -> None:
+        for name in old:
+            remove(self._where / name)
 
     def _name(self, learn: Loop, value: float | None) -> str:
         stem = f"epoch{learn.epoch:03}-step{learn.steps_done:07}"
@@ -242,32 +261,32 @@ class CheckpointCB(Callback, Requests):
         return name
 
     def _is_taken(self, name: str, learn: Loop) -> bool:
-        """Return whether a file is somebody else's: of another run, or saver of this fit."""
-        savers = [cb for cb in learn.cbs if isinstance(cb, CheckpointCB) and cb is not self]
-        if any(cb._where == self._where and name in dict(cb.files) for cb in savers):
-            return True  # though it may not be written yet
-        mine = self._resumed or name in dict(self.files)
-        return not mine and (self._where / name).exists()
+        """Return whether a file belongs to another run, or to another callback of this fit."""
+        if name in dict(self.files):
+            return False
+        others = [cb for cb in learn.cbs if isinstance(cb, CheckpointCB) and cb is not self]
+        waiting = any(cb._where == self._where and name in dict(cb.files) for cb in others)
+        return waiting or (self._where / name).exists()
 
     def _ranked(self) -> list[list[Any]]:
-        """Return the files with a value, the best first, of equal ones the older first."""
-        sign = -1 if self.monitor is not None and self.monitor.mode == "max" else 1
-        return sorted((f for f in self.files if f[1] is not None), key=lambda f: sign * f[1])
+        """Return the files with a value, the best first, and of equal ones the older first."""
+        return sorted((f for f in self.files if f[1] is not None), key=lambda f: self._sign * f[1])
+
+    @property
+    def _sign(self) -> int:
+        return -1 if self.monitor is not None and self.monitor.mode == "max" else 1
 
     def _is_among_best(self, value: float) -> bool:
-        ahead = sum(not self._beats(value, f[1]) for f in self._ranked())
+        ahead = sum(self._sign * f[1] <= self._sign * value for f in self._ranked())
         return self.keep is None or ahead < self.keep
 
-    def _beats(self, a: float, b: float) -> bool:
-        return a > b if self.monitor.mode == "max" else a < b
-
-    def _doomed(self) -> list[str]:
+    def _to_delete(self) -> list[str]:
         if self.keep is None:
             return []
         kept = self.files[-self.keep :]
-        if self.monitor is not None:
-            kept = self._ranked()[: self.keep] + (self.files[-1:] if self.save_last else [])
-        return [name for name, _ in self.files if not any(name == f[0] for f in kept)]
+        if self.monitor is not None:  # the newest stays, too: a signal or an error may end the fit
+            kept = self._ranked()[: self.keep] + self.files[-1:]
+        return [f[0] for f in self.files if f not in kept]
 
     @property
     def best(self) -> Path | None:
@@ -278,18 +297,18 @@ class CheckpointCB(Callback, Requests):
     # ---- a resume ----
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the run, its files and the best value."""
+        """Return the run's identity, its files and the best value."""
         monitor = None if self.monitor is None else self.monitor.state_dict()
-        place = os.fspath(self.folder.absolute())
-        return {"run": self.run, "folder": place, "files": self.files, "monitor": monitor}
+        folder = os.fspath(self.folder.absolute())
+        return {"run": self.run, "folder": folder, "files": self.files, "monitor": monitor}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with that run; its files are this one's where the folder is the same."""
+        """Go on with a run; where the folder is the same, its files become this one's."""
         if state["folder"] == os.fspath(self.folder.absolute()):
-            self._resumed, self.files = True, [list(f) for f in state["files"]]
+            self.files = [list(f) for f in state["files"]]
         if self.monitor is not None and state["monitor"] is not None:
             self.monitor.load_state_dict(state["monitor"])
 
     def __repr__(self) -> str:
-        """Show the folder and how often it is written to."""
+        """Show the folder and the interval."""
         return f"CheckpointCB({str(self.folder)!r}, every=({self.every}, {self.unit!r}))"

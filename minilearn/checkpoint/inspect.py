@@ -1,4 +1,4 @@
-"""What is in a file of weights or a checkpoint, in words."""
+"""Describe what a checkpoint or a file of weights holds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from ..core.history import format_value
-from .files import SUFFIX, newest_usable, read
+from .files import SUFFIX, find_existing
 from .weights import read_weights
 
 PLACES = {
@@ -21,27 +21,21 @@ PLACES = {
 
 
 def contents(path: str | Path) -> str:
-    """Return a text that tells what a checkpoint, or a file of weights, holds.
+    """Return a text that describes a checkpoint or a file of weights.
 
     Args:
-        path: the file; of a folder, the newest usable checkpoint is taken.
+        path: the file, or a folder, whose newest usable checkpoint is described.
 
     Raises:
-        ValueError: it cannot be read, or is damaged.
+        ValueError: it cannot be read, or is corrupt.
         FileNotFoundError: there is none.
     """
     path = Path(path)
-    if path.is_dir():
-        found = newest_usable(path)
-        if found is None:
-            raise FileNotFoundError(f"there is no checkpoint in {path}")
-        path, state = found
-    elif path.suffix == SUFFIX:
-        state = read(path)
-    else:
-        weights = read_weights(path)
-        return "\n".join([str(path), _sizes(weights), *_shapes(weights)])
-    return "\n".join([str(path), *_lines(state)])
+    if path.is_dir() or path.suffix == SUFFIX:
+        path, state = find_existing(path)
+        return "\n".join([str(path), *_lines(state)])
+    weights = read_weights(path)
+    return "\n".join([str(path), _sizes(weights), *_shapes(weights)])
 
 
 def _lines(state: dict[str, Any]) -> Iterator[str]:
@@ -69,7 +63,7 @@ def _sizes(weights: Mapping[str, Any]) -> str:
     tensors = [t for t in weights.values() if isinstance(t, Tensor)]
     own = {t.data_ptr(): t for t in tensors}.values()  # tied ones once
     return (
-        f"{len(tensors)} tensors, {sum(t.numel() for t in own):,} numbers, "
+        f"{len(tensors)} tensors, {sum(t.numel() for t in own):,} elements, "
         f"{sum(t.nbytes for t in own) / 1e6:.1f} MB"
     )
 

@@ -1,4 +1,4 @@
-"""Resume a fit, and write or load a checkpoint by hand."""
+"""Methods of the Learner: resume a fit, save and load a checkpoint by hand."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from minilearn.core.stream import pick_loader
 from minilearn.distributed.sync import Processes
 
 from ..base.rank import rank
+from ..distributed.barrier import connected
 from ..distributed.ddp import is_sharded
 from .callback import CheckpointCB
-from .files import is_there, newest_usable, read, write
+from .files import find, find_existing, read, write
 from .process_state import for_process
 from .sharded import save_shards
 from .state import Resume, capture, load_lasting
 
 
 def resume_callbacks(self: Loop, resume: Any, cbs: list[Any]) -> list[Resume]:
-    """Return what lets a fit with `cbs` go on from a checkpoint; nothing where there is none."""
-    saver = next((cb for cb in (*cbs, *self.cbs) if isinstance(cb, CheckpointCB)), None)
+    """Return the callback that continues a fit from a checkpoint; none where there is no file."""
+    checkpoints = next((cb for cb in (*cbs, *self.cbs) if isinstance(cb, CheckpointCB)), None)
     if resume is True:
-        if saver is None:
+        if checkpoints is None:
             raise ValueError(
-                "resume=True looks in the folder of a CheckpointCB: add one, or name it"
+                "resume=True looks in the folder of a CheckpointCB: add one, or name the folder"
             )
-        resume = saver.folder
-    together = (getattr(cb, "processes", None) for cb in (*cbs, *self.cbs))
-    processes = next((p for p in together if p is not None), None)
-    found = _find(Path(resume)) if processes is None else _find_together(Path(resume), processes)
+        resume = checkpoints.folder
+    processes = connected((*cbs, *self.cbs))
+    found = find(Path(resume)) if processes is None else _find_together(Path(resume), processes)
     say = print if rank() == 0 else lambda text: None
     if found is None:
         say(f"resume: there is no checkpoint in {resume} yet; the fit begins afresh")
@@ -38,40 +38,35 @@ def resume_callbacks(self: Loop, resume: Any, cbs: list[Any]) -> list[Resume]:
     path, state = found
     say(f"resume: {path} (epoch {state['epoch']}, {state['steps']} updates)")
     state = for_process(state, processes, pick_loader(self.dls, True))
-    return [Resume(state, exact=saver is not None and saver.exact)]
-
-
-def _find(path: Path) -> tuple[Path, dict[str, Any]] | None:
-    in_folder = (path.is_dir() and not is_there(path)) or not path.suffix
-    return newest_usable(path) if in_folder else (path, read(path))
+    return [Resume(state, exact=checkpoints is not None and checkpoints.exact)]
 
 
 def _find_together(path: Path, processes: Processes) -> tuple[Path, dict[str, Any]] | None:
-    """Let the first process look, and all read what it found."""
+    """Let rank 0 search; the others read the file that it found."""
     found: list[Any] = []
 
-    def look() -> str | None:
-        found.append(_find(path))
+    def search() -> str | None:
+        found.append(find(path))
         return found[0] and str(found[0][0])
 
-    name = processes.from_first(look)
-    if name is None or found:
-        return found[0] if found else None
-    return Path(name), read(Path(name))
+    name = processes.from_first(search)
+    if found:
+        return found[0]
+    return None if name is None else (Path(name), read(Path(name)))
 
 
 def save_checkpoint(self: Loop, path: str | Path) -> None:
-    """Write a checkpoint by hand: after a fit, or in it in `after_batch` or `after_round`.
+    """Write a checkpoint by hand: after a fit, or during it in `after_batch` or `after_round`.
 
-    Of several processes the first one writes, without asking the others for anything; sharded
-    weights are written by all, to a folder.
+    Of several processes rank 0 writes, without asking the others for anything; sharded weights are
+    written by all, to a folder.
 
     Args:
         self: the Learner.
         path: the file; a `CheckpointCB` names its own `*.ckpt`.
 
     Raises:
-        TypeError: a callback's state is not of tensors and plain types.
+        TypeError: a callback's state holds something else than tensors and simple types.
         OSError: the file cannot be written; what was there before is still there.
     """
     state = capture(self)
@@ -85,20 +80,17 @@ def load_checkpoint(self: Loop, path: str | Path) -> None:
     """Load weights, optimizer, history and callbacks' states, without going on with the fit.
 
     To go on with it use `fit(..., resume=path)`; to train anew from these weights and this
-    optimizer `fit(..., reset_opt=False)`. The random states stay as they are.
+    optimizer use `fit(..., reset_opt=False)`. The random states stay as they are.
 
     Args:
         self: the Learner.
-        path: a checkpoint, or a folder of them, of which the newest usable one is taken.
+        path: a checkpoint, or a folder, whose newest usable checkpoint is loaded.
 
     Raises:
         FileNotFoundError: there is none.
-        ValueError: it is damaged, or of another model or optimizer.
+        ValueError: it is corrupt, or belongs to another model or optimizer.
     """
-    found = _find(Path(path))
-    if found is None:
-        raise FileNotFoundError(f"there is no checkpoint in {path}")
-    state = found[1]
+    state = find_existing(Path(path))[1]
     with preserved_random_states():
         if self.opt is None and state["optimizer"] is not None and self.lr is not None:
             self.opt = self._new_opt(self.lr)

@@ -1,8 +1,9 @@
-"""The state of an optimizer by the names of the parameters, never by their order."""
+"""Optimizer states by the names of the parameters, never by their order."""
 
 from __future__ import annotations
 
 import warnings
+from itertools import chain
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from minilearn.base.state_dict import clean_names
 
 
 def optimizer_state(opt: Any, model: nn.Module) -> dict[str, Any] | None:
-    """Return groups and moments by name, None (with a warning) where an optimizer has no state."""
+    """Return groups and moments by parameter name; warn where the optimizer has no state."""
     if opt is None:
         return None
     kind = type(opt).__name__
@@ -21,28 +22,22 @@ def optimizer_state(opt: Any, model: nn.Module) -> dict[str, Any] | None:
     packed = opt.state_dict()
     if not hasattr(opt, "param_groups"):
         return {"kind": kind, "own": packed}
-    names = _names(opt, model)
-    by_number = {
-        number: name
-        for group, group_names in zip(packed["param_groups"], names, strict=True)
-        for number, name in zip(group["params"], group_names, strict=True)
-    }
+    groups = packed["param_groups"]
+    numbers = [number for group in groups for number in group["params"]]
+    name = dict(zip(numbers, chain(*_names(opt, model)), strict=True))
     return {
         "kind": kind,
         "defaults": dict(getattr(opt, "defaults", {})),
-        "groups": [
-            {k: v for k, v in group.items() if k != "params"} | {"params": group_names}
-            for group, group_names in zip(packed["param_groups"], names, strict=True)
-        ],
-        "moments": {by_number[number]: state for number, state in packed["state"].items()},
+        "groups": [group | {"params": [name[n] for n in group["params"]]} for group in groups],
+        "moments": {name[number]: state for number, state in packed["state"].items()},
     }
 
 
 def load_optimizer(opt: Any, model: nn.Module, saved: dict[str, Any] | None) -> None:
-    """Put such a state into an optimizer, each moment on the device of its parameter.
+    """Load the result of `optimizer_state`, each moment on the device of its parameter.
 
     Raises:
-        ValueError: it is another optimizer, or its groups hold other parameters.
+        ValueError: it belongs to another optimizer, or its groups hold other parameters.
     """
     if opt is None or saved is None:
         if opt is not None:
@@ -55,24 +50,20 @@ def load_optimizer(opt: Any, model: nn.Module, saved: dict[str, Any] | None) -> 
     if "own" in saved:
         opt.load_state_dict(saved["own"])
         return
-    _warn_of_settings(getattr(opt, "defaults", {}), saved["defaults"])
+    _warn_of_differences(getattr(opt, "defaults", {}), saved["defaults"])
     names = _names(opt, model)
-    groups = [_group_of(group_names, saved["groups"]) for group_names in names]
-    number = {name: i for i, name in enumerate(n for group in names for n in group)}
+    number = {name: i for i, name in enumerate(chain(*names))}
+    groups = [
+        _find_group(group, saved["groups"]) | {"params": [number[name] for name in group]}
+        for group in names
+    ]
+    moments = {number[name]: moment for name, moment in saved["moments"].items()}
     before = list(opt.param_groups)
-    opt.load_state_dict(
-        {
-            "param_groups": [
-                group | {"params": [number[name] for name in group_names]}
-                for group, group_names in zip(groups, names, strict=True)
-            ],
-            "state": {number[name]: moment for name, moment in saved["moments"].items()},
-        }
-    )
+    opt.load_state_dict({"param_groups": groups, "state": moments})
     for old, new in zip(before, opt.param_groups, strict=True):
         old.update(new)
     opt.param_groups[:] = before  # schedules and recorders hold the groups
-    _keep_types(opt, names, saved["moments"])
+    _restore_dtypes(opt, names, saved["moments"])
 
 
 def _names(opt: Any, model: nn.Module) -> list[list[str]]:
@@ -86,27 +77,27 @@ def _names(opt: Any, model: nn.Module) -> list[list[str]]:
     ]
 
 
-def _group_of(names: list[str], groups: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the saved group of these parameters, in whatever order they are."""
+def _find_group(names: list[str], groups: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the saved group of these parameters, in any order."""
     for group in groups:
         if set(group["params"]) == set(names):
             return group
     saved = {name: i for i, group in enumerate(groups) for name in group["params"]}
     first = next((n for n in names if saved.get(n) != saved.get(names[0])), names[0])
-    there = "in no group" if first not in saved else f"in a group with {_others(first, groups)}"
+
+    def with_others(group: list[str]) -> str:
+        return f"with {', '.join(n for n in group if n != first) or 'no other'}"
+
+    there = "in no group"
+    if first in saved:
+        there = f"in a group {with_others(groups[saved[first]]['params'])}"
     raise ValueError(
         f"the optimizer's groups are not those of the checkpoint: {first!r} is {there} there, and "
-        f"in one with {', '.join(n for n in names if n != first) or 'no other'} here. Make the "
-        "same groups, or begin a fit without resume."
+        f"in one {with_others(names)} here. Make the same groups, or begin a fit without resume."
     )
 
 
-def _others(name: str, groups: list[dict[str, Any]]) -> str:
-    group = next(group["params"] for group in groups if name in group["params"])
-    return ", ".join(n for n in group if n != name) or "no other"
-
-
-def _warn_of_settings(ours: dict[str, Any], saved: dict[str, Any]) -> None:
+def _warn_of_differences(ours: dict[str, Any], saved: dict[str, Any]) -> None:
     differ = [
         f"{name}={saved[name]} (here {ours[name]})"
         for name in saved
@@ -126,10 +117,10 @@ def _equal(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-def _keep_types(opt: Any, names: list[list[str]], moments: dict[str, Any]) -> None:
-    """Undo that torch turns moments into the type of their parameters: half precision loses."""
+def _restore_dtypes(opt: Any, names: list[list[str]], moments: dict[str, Any]) -> None:
+    """Restore the dtypes of moments, which torch casts to those of the parameters."""
     params = [p for group in opt.param_groups for p in group["params"]]
-    for p, name in zip(params, (n for group in names for n in group), strict=True):
+    for p, name in zip(params, chain(*names), strict=True):
         for key, value in moments.get(name, {}).items():
             loaded = opt.state[p].get(key)
             if isinstance(value, Tensor) and loaded.dtype != value.dtype:

@@ -1,6 +1,6 @@
-"""What one process alone knows of a fit, in a checkpoint: random states, and sums of its part.
+"""The part of a checkpoint that differs between processes: random states and running means.
 
-The first process writes checkpoints; what the others know is told to it where all meet, before
+Rank 0 writes checkpoints; the others send it their part at the end of a batch or round, before
 anything is saved.
 """
 
@@ -25,14 +25,14 @@ from minilearn.data.seeded import derive_seed, draw_seed
 from minilearn.distributed.barrier import processes_of
 from minilearn.distributed.sync import Processes
 
-from .files import plain
+from .files import serialisable
 
 if TYPE_CHECKING:
     from minilearn.core.learner import Loop
 
 
-def tell_states(learn: Loop) -> None:
-    """Tell all processes what each of them alone knows; all must do so."""
+def gather_states(learn: Loop) -> None:
+    """Exchange the parts of all processes; all must call this."""
     own = {
         name: cb.state_dict()
         for name, cb in named_cbs(learn.cbs)
@@ -40,25 +40,25 @@ def tell_states(learn: Loop) -> None:
     }
     mine = {"at": _moment(learn), "random": packed(random_states()), "callbacks": own}
     processes: Any = processes_of(learn)
-    processes.states = processes.gather(plain(mine))
+    processes.states = processes.gather(serialisable(mine))
 
 
 def of_processes(learn: Loop) -> dict[str, Any] | None:
-    """Return what a checkpoint holds of all processes, None where there is one."""
+    """Return the parts of all processes for a checkpoint, None where there is one process."""
     processes = processes_of(learn)
     if processes is None:
         return None
-    told = processes.states
-    fresh = bool(told) and told[processes.rank]["at"] == _moment(learn)
+    states = processes.states
+    fresh = bool(states) and states[processes.rank]["at"] == _moment(learn)
     group = processes.n * _batch_size(pick_loader(learn.dls, True))
-    return {"n": processes.n, "group": group, "states": told if fresh else []}
+    return {"n": processes.n, "group": group, "states": states if fresh else []}
 
 
 def for_process(state: dict[str, Any], processes: Processes | None, dl: Any) -> dict[str, Any]:
-    """Return the state of a checkpoint as this process goes on from it.
+    """Return the state with which this process goes on.
 
     Args:
-        state: of a checkpoint.
+        state: the state in a checkpoint.
         processes: those that go on, None where there is one.
         dl: the training loader.
     """
@@ -73,24 +73,24 @@ def for_process(state: dict[str, Any], processes: Processes | None, dl: Any) -> 
             "callbacks": state["callbacks"] | mine["callbacks"],
         }
     if rank == 0:
-        warnings.warn(_differs(saved["n"], n), stacklevel=2)
-    state = state | {"random": _other_noise(state["random"], rank)}
+        warnings.warn(_difference(saved["n"], n), stacklevel=2)
+    state = state | {"random": _own_random_states(state["random"], rank)}
     return state if n == saved["n"] else _moved(state, saved["group"], n * _batch_size(dl))
 
 
-def _differs(before: int, now: int) -> str:
+def _difference(before: int, now: int) -> str:
     if before == now:
         return (
-            "the checkpoint was saved by hand in the first process, and lacks the random states of "
+            "the checkpoint was saved by hand in rank 0, and lacks the random states of "
             "the others: the fit goes on, but not to the bit"
         )
     return (
-        f"the checkpoint is of {before} processes, and here are {now}: the fit goes on with the "
+        f"{before} processes made the checkpoint, and here are {now}: the fit goes on with the "
         "same weights, but in another order of samples and with other random numbers"
     )
 
 
-def _other_noise(state: dict[str, Any], rank: int) -> dict[str, Any]:
+def _own_random_states(state: dict[str, Any], rank: int) -> dict[str, Any]:
     if rank == 0:
         return state
     with preserved_random_states():
@@ -100,7 +100,7 @@ def _other_noise(state: dict[str, Any], rank: int) -> dict[str, Any]:
 
 
 def _moved(state: dict[str, Any], group: int, new_group: int) -> dict[str, Any]:
-    """Find the place in a pass that as many samples lead to, in larger or smaller groups."""
+    """Convert the position in an epoch to other numbers of samples in a step of all processes."""
     state = begun_anew(state) | {"n_batches": None}
     if state["place"] != "pass":
         return state
@@ -109,7 +109,7 @@ def _moved(state: dict[str, Any], group: int, new_group: int) -> dict[str, Any]:
 
 
 def begun_anew(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the state of a checkpoint without the sums of the pass in hand."""
+    """Return the state without running means, for an epoch that begins anew."""
     callbacks = {
         name: saved | {"measuring": False} if "measuring" in saved else saved
         for name, saved in state["callbacks"].items()
@@ -126,7 +126,7 @@ def _batch_size(dl: Any) -> int:
 
 
 def named_cbs(cbs: list[Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the callbacks that have a state, by names that tell those of one class apart."""
+    """Yield the callbacks that have a state; those of one class get numbered names."""
     seen: Counter[str] = Counter()
     for cb in cbs:
         if hasattr(cb, "state_dict") and hasattr(cb, "load_state_dict"):
@@ -136,7 +136,7 @@ def named_cbs(cbs: list[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def packed(states: RandomStates) -> dict[str, Any]:
-    """Return random states in tensors and plain types."""
+    """Return random states as tensors and simple types."""
     kind, numbers, normal = states.python
     packed = {"python": [kind, torch.tensor(numbers), normal], "numpy": states.numpy}
     if states.numpy is not None:  # (name, numbers, position, and two of the normal distribution)
@@ -146,7 +146,7 @@ def packed(states: RandomStates) -> dict[str, Any]:
 
 
 def unpacked(packed: dict[str, Any]) -> RandomStates:
-    """Return what `packed` was made of; states of devices that are not here are left out."""
+    """Undo `packed`; states of devices that are not here are left out."""
     numpy, device = packed["numpy"], packed["device"]
     if numpy is not None:
         import numpy as np

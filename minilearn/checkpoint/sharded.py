@@ -1,7 +1,7 @@
-"""Checkpoints of weights that are spread over processes (FSDP), by torch.distributed.checkpoint.
+"""Checkpoints of sharded weights (FSDP), by torch.distributed.checkpoint.
 
-Such a checkpoint is a folder: each process writes its part, and the first one, beside them, what a
-checkpoint of one file holds. All processes save and load together; any number of them can load.
+Such a checkpoint is a folder: each process writes its shard, and rank 0 adds what a checkpoint of
+one file holds. All processes save and load together; any number of them can load.
 """
 
 from __future__ import annotations
@@ -21,30 +21,32 @@ if TYPE_CHECKING:
     from minilearn.core.learner import Loop
 
 
-def save_shards(learn: Loop, state: dict[str, Any], path: Path) -> None:
-    """Write a checkpoint to the folder `path`, in all processes; it is complete or not there.
+def save_shards(learn: Loop, state: dict[str, Any], path: Path, overwrite: bool = True) -> None:
+    """Write a checkpoint to the folder `path`, in all processes; it is complete or absent.
 
     Args:
-        learn: has the sharded model, and its optimizer.
-        state: all else, in plain types.
-        path: the folder; that of the first process counts.
+        learn: has the sharded model and its optimizer.
+        state: everything else, serialisable.
+        path: the folder; the path in rank 0 counts.
+        overwrite: replace a checkpoint at `path`.
     """
     import torch.distributed.checkpoint as dcp
 
-    told = [os.fspath(path)]
-    dist.broadcast_object_list(told)
-    path = Path(told[0])
+    paths = [os.fspath(path)]
+    dist.broadcast_object_list(paths)
+    path = Path(paths[0])
     part = path.with_name(f".{path.name}.part")
     dcp.save(_weights(learn), checkpoint_id=part)
     if rank() == 0:
         write(state, part / STATE)
-        remove(path)  # of the same update, before its validation
-        os.replace(part, path)
+        if overwrite:
+            remove(path)
+        os.replace(part, path)  # fails where there is another checkpoint
     dist.barrier()
 
 
 def load_shards(learn: Loop, path: str | Path) -> None:
-    """Load weights and the optimizer's state from such a folder, in all processes."""
+    """Load weights and the optimizer's state from a folder of shards, in all processes."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import set_state_dict
 
@@ -59,7 +61,7 @@ def _weights(learn: Loop) -> dict[str, Any]:
 
     for part in sharded_modules(learn.model):
         part.reshard()
-    with warnings.catch_warnings():  # torch's own use of what it deprecates
+    with warnings.catch_warnings():  # torch uses what it deprecates
         warnings.simplefilter("ignore", FutureWarning)
         model, optimizer = get_state_dict(learn.model, learn.opt)
     return {"model": model, "optimizer": optimizer}

@@ -1,4 +1,4 @@
-"""Hear SIGTERM and its like while a fit runs, and end when there is a good moment: Signals."""
+"""Signals: handle SIGTERM and the like during a fit, and end the program at the right moment."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-PATIENCE = 5  # seconds after which a second signal counts, where several processes hear the first
+PATIENCE = 5  # seconds after which a second signal counts, where several processes get the first
 
 
 class Signals:
-    """Keeps the signal that this process heard, until its owner has saved and calls `leave`.
+    """Keeps a signal that this process received, until its owner has saved and calls `leave`.
 
-    A second signal ends the process at once. Where several processes make the fit, what one hears
-    counts when all know of it: the owner then sets `number`.
+    A second signal ends the process at once. Where several processes train together, a signal of
+    one counts when all know of it: the owner then sets `number`.
 
     Args:
-        numbers: the signals to hear.
+        numbers: the signals to handle.
         together: whether several processes must agree.
 
     Attributes:
         number: the signal to act on, None before it came.
-        heard: with several processes, the signal and when it came; to be told to the others.
+        heard: with several processes, the signal and when it came, for the others to know.
     """
 
     def __init__(self, numbers: Iterable[int], together: bool) -> None:
@@ -35,23 +35,23 @@ class Signals:
         self._handlers: dict[int, Any] = {}
 
     def listen(self) -> None:
-        """Take the signals over, in the main thread; others cannot hear them."""
+        """Install the handlers; only the main thread can."""
         if threading.current_thread() is threading.main_thread():
             for number in self.numbers:
                 if signal.getsignal(number) is not None:  # None is a handler outside Python
                     self._handlers[number] = signal.signal(number, partial(self._hear, os.getpid()))
 
     def give_back(self) -> None:
-        """Give the signals back to whom they belonged."""
+        """Restore the handlers that were there before."""
         while self._handlers:
             signal.signal(*self._handlers.popitem())
 
     def leave(self) -> None:
-        """End as the signal wants it.
+        """End the program in the way of the signal.
 
         Raises:
             KeyboardInterrupt: it was SIGINT.
-            SystemExit: for all others, with what a shell reports of a program so ended.
+            SystemExit: for all others, with the status that a shell reports for them.
         """
         if self.number == signal.SIGINT:
             raise KeyboardInterrupt
@@ -67,6 +67,6 @@ class Signals:
                 self.leave()
         elif self.heard is None:
             self.heard = number, time.monotonic()
-        elif time.monotonic() - self.heard[1] > PATIENCE:  # launchers hand on what all heard
+        elif time.monotonic() - self.heard[1] > PATIENCE:  # launchers send every process the same
             self.number = number
             self.leave()

@@ -1,7 +1,7 @@
-"""The state of a fit: taken between two updates, and put back so that the fit goes on to the bit.
+"""The state of a fit: captured between two updates, and restored so that it goes on to the bit.
 
-A place is "round" (a round and all its work is done), "pass" (inside a training pass), "validation"
-(the training pass is done, its validation is not), or "epoch" (nothing of an epoch counts).
+A place is "round" (a round is complete), "pass" (inside a training epoch), "validation" (the
+training epoch is complete, its validation is not), or "epoch" (no epoch has begun).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from minilearn.core.stream import Stream, load_loader_state, loader_state, pick_
 
 from ..callbacks.limits import Shortened
 from ..distributed.ddp import is_sharded
-from .files import plain
+from .files import serialisable
 from .optimizer_state import load_optimizer, optimizer_state
 from .process_state import begun_anew, named_cbs, of_processes, packed, unpacked
 from .sharded import load_shards
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def capture(learn: Loop) -> dict[str, Any]:
-    """Return all that a fit needs to go on from here, in plain types and host memory."""
+    """Return everything that a fit needs to go on from here, serialisable and on the CPU."""
     plan, place = learn.plan, find_place(learn)
     sharded = is_sharded(learn.model)
     failed = place == "pass" and "epoch" not in learn.levels
@@ -66,11 +66,11 @@ def capture(learn: Loop) -> dict[str, Any]:
     }
     if stream and "random" in stream:
         stream["random"] = packed(stream["random"])
-    return plain(state, "checkpoint")
+    return serialisable(state, "checkpoint")
 
 
 def find_place(learn: Loop) -> str:
-    """Return which place in its fit the Learner is at."""
+    """Return the place of the Learner in its fit."""
     last = learn.history[-1] if learn.history else None
     if last is not None and (last is learn.row or _is_of(last, learn)):
         return "round"
@@ -87,10 +87,10 @@ def _is_of(row: dict[str, Any], learn: Loop) -> bool:
 
 
 class Resume(Callback):
-    """Puts a checkpoint's state into the fit that begins.
+    """Restores a checkpoint's state in the fit that begins.
 
-    All others set themselves up as for any fit; then their states take the place of that. Inside a
-    pass this comes a second time, when they have set themselves up for the pass.
+    It runs after all other callbacks have prepared the fit. Inside an epoch it loads their states a
+    second time, when they have prepared the epoch.
 
     Events: before_fit, before_epoch
     Order:  STOP + 1000
@@ -98,7 +98,7 @@ class Resume(Callback):
     Writes: history, row
     """
 
-    order = Order.STOP + 1000  # behind whatever anybody has
+    order = Order.STOP + 1000  # after any other callback
     in_probe = False
 
     def __init__(self, state: dict[str, Any], exact: bool = False) -> None:
@@ -107,7 +107,7 @@ class Resume(Callback):
         self.exact, self._waits = exact, False
 
     def before_fit(self, learn: Loop) -> None:
-        """Restore what lasts for a fit, and say with which epoch it goes on."""
+        """Restore what lasts for a fit, and set the epoch with which it goes on."""
         state, plan = self.state, learn.plan
         first = (state["epoch"] or 0) + (state["place"] == "round")
         self._check_total(plan, first)
@@ -125,11 +125,11 @@ class Resume(Callback):
         self._waits = state["place"] in ("pass", "validation")
         if plan.cuts and state["place"] == "round":  # the fit looks ahead in it
             self._restore_stream(learn, plan.train_dl)
-        # before a validation, too: behind it the loop puts back what it met
+        # before a validation, too: after it the loop restores these
         restore_random_states(unpacked(state["random"]))
 
     def before_epoch(self, learn: Loop) -> None:
-        """Go to the batch in the pass."""
+        """Go to the batch within the epoch."""
         if not self._waits:
             return
         self._waits, state, plan = False, self.state, learn.plan
@@ -178,14 +178,14 @@ class Resume(Callback):
             )
         if not self.state["exact"]:
             warnings.warn(
-                "the checkpoint was saved when an error broke off a pass: the fit goes on with "
-                "that batch, but not to the bit, and the metrics of that pass begin there",
+                "the checkpoint was saved when an error ended an epoch: the fit goes on with that "
+                "batch, but not to the bit, and the metrics of that epoch begin there",
                 stacklevel=2,
             )
 
 
 def load_lasting(learn: Loop, state: dict[str, Any]) -> None:
-    """Put back what outlives a fit: weights, optimizer, history, counters, callbacks' states."""
+    """Restore what outlives a fit: weights, optimizer, history, counters, callbacks' states."""
     if state["model"] is not None:
         load_state(learn.model, state["model"], source="the checkpoint")
     if "shards" in state:
@@ -198,10 +198,10 @@ def load_lasting(learn: Loop, state: dict[str, Any]) -> None:
 
 
 def load_callbacks(learn: Loop, state: dict[str, Any], warn: bool = False) -> None:
-    """Give each callback its state; those of one class are told apart by their order."""
+    """Load each callback's state; of one class the first gets the first state, and so on."""
     saved, here = state["callbacks"], dict(named_cbs(learn.cbs))
     for name, cb in here.items():
-        if name in saved:  # a copy, since it comes twice inside a pass, and some take theirs apart
+        if name in saved:  # a copy, since it is loaded twice within an epoch, and some modify it
             cb.load_state_dict(copy.deepcopy(saved[name]))
     if warn:
         lost = [name for name in saved if name not in here]

@@ -1,4 +1,4 @@
-"""Weights in files: `learn.save`, `learn.load`, `load_model`, and a look at what a file holds."""
+"""Save and load weights: `learn.save`, `learn.load`, `load_model`."""
 
 from __future__ import annotations
 
@@ -19,33 +19,34 @@ from ..base.rank import rank
 from ..base.state_dict import clean_state, load_state
 from ..callbacks.averaging import validated_state
 from ..core.learner import Loop
-from .files import SUFFIX, plain, read, replaced
+from .files import SUFFIX, read, replaced, serialisable
 
 SAFE = ".safetensors"
 AGAIN = "Copy it again, or save the weights again."
-WRAPPED = ("model", "state_dict", "model_state_dict")  # what others call the weights in a file
+KEYS = ("model", "state_dict", "model_state_dict")  # of the weights in files of other programs
 
 
 def save(self: Loop, path: str | Path, *, averaged: bool = True) -> None:
     """Write the model's weights to a safetensors file, under names without wrappers' prefixes.
 
-    Of several processes the first one writes.
+    Of several processes rank 0 writes. An error leaves an older file as it was.
 
     Args:
         self: the Learner.
-        path: the file; it is complete or not there.
+        path: the file.
         averaged: take the averages where an EMACB or SWACB has some, as a validation does; False
             for the weights that are trained.
 
     Raises:
         ValueError: the name does not end in `.safetensors`.
-        TypeError: the model's state has something that is no dense tensor.
+        TypeError: the model's state has something other than dense tensors.
     """
     if Path(path).suffix != SAFE:
         raise ValueError(f"weights are saved as {SAFE}, got {str(path)!r}")
     from safetensors.torch import save as to_bytes
 
-    state = plain(clean_state(validated_state(self) if averaged else self.live_state()), "model")
+    weights = validated_state(self) if averaged else self.live_state()
+    state = serialisable(clean_state(weights), "model")
     other = [n for n, t in state.items() if getattr(t, "layout", None) != torch.strided]
     if other:
         raise TypeError(f"{other[0]!r} of the model is no dense tensor: use save_checkpoint")
@@ -54,29 +55,16 @@ def save(self: Loop, path: str | Path, *, averaged: bool = True) -> None:
         name: first for name, t in state.items() if (first := names.setdefault(id(t), name)) != name
     }
     tensors = {name: t.contiguous() for name, t in state.items() if name not in tied}
-    about = {"format": "pt", "minilearn": version("minilearn"), "tied": json.dumps(tied)}
+    metadata = {"format": "pt", "minilearn": version("minilearn"), "tied": json.dumps(tied)}
     if rank() == 0:
         with replaced(Path(path)) as file:
-            file.write(to_bytes(tensors, metadata=about))
+            file.write(to_bytes(tensors, metadata=metadata))
 
 
 def load(
-    self: Loop,
-    path: str | Path,
-    *,
-    strict: bool = True,
-    averaged: bool = True,
-    trust: bool = False,
+    self: Loop, path: str | Path, *, strict: bool = True, averaged: bool = True, trust: bool = False
 ) -> None:
-    """Load weights into the model, as `load_model` does.
-
-    Args:
-        self: the Learner.
-        path: see there, as for the others.
-        strict: see there.
-        averaged: see there.
-        trust: see there.
-    """
+    """Load weights into the model; `load_model` explains the arguments."""
     load_model(path, self.model, strict=strict, averaged=averaged, trust=trust)
 
 
@@ -88,15 +76,16 @@ def load_model(
     averaged: bool = True,
     trust: bool = False,
 ) -> nn.Module:
-    """Load weights from a file into a model, on whatever device each is.
+    """Load weights from a file into a model; each weight stays on its device.
 
-    Prefixes of wrappers (DistributedDataParallel, torch.compile) may be on either side.
+    The model and the weights in the file may have prefixes of wrappers (DistributedDataParallel,
+    torch.compile).
 
     Args:
         path: safetensors, a checkpoint, or a file of `torch.save`.
         model: its weights are overwritten in place.
-        strict: False to load what fits in name and shape, with a warning of what does not.
-        averaged: of a checkpoint take the averaged weights where there are some.
+        strict: False to load what fits in name and shape; a warning names the rest.
+        averaged: take the averaged weights of a checkpoint where there are some.
         trust: let an old pickle run its code; only for files of people whom you would let use
             your computer.
 
@@ -105,7 +94,7 @@ def load_model(
 
     Raises:
         ValueError: the file holds another model (as a table), nothing that fits, or needs `trust`.
-        DamagedFile: a ValueError; the file is incomplete.
+        CorruptFileError: (a ValueError) the file is incomplete.
         FileNotFoundError: there is no such file.
     """
     load_state(model, read_weights(path, averaged=averaged, trust=trust), strict, str(path))
@@ -115,19 +104,19 @@ def load_model(
 def read_weights(
     path: str | Path, *, averaged: bool = True, trust: bool = False
 ) -> dict[str, Tensor]:
-    """Return the weights in a file by clean names, in host memory; see `load_model`."""
+    """Return the weights in a file by clean names, on the CPU; see `load_model`."""
     if Path(path).suffix == SAFE:
         return _read_safetensors(path)
     if Path(path).suffix == SUFFIX:  # read with its checksums
-        return _of_checkpoint(read(Path(path)), averaged)
+        return _from_checkpoint(read(Path(path)), averaged)
     state: Any = _read_torch(path, trust)
     if isinstance(state, nn.Module):
         state = state.state_dict()
     if not isinstance(state, Mapping):
         raise ValueError(f"{path} holds a {type(state).__name__}, and no weights by name")
     if "minilearn" in state:
-        return _of_checkpoint(state, averaged)
-    inner = next((state[k] for k in WRAPPED if isinstance(state.get(k), Mapping)), state)
+        return _from_checkpoint(state, averaged)
+    inner = next((state[k] for k in KEYS if isinstance(state.get(k), Mapping)), state)
     return clean_state(inner)
 
 
@@ -149,18 +138,18 @@ def _read_torch(path: str | Path, trust: bool) -> Any:
         except Exception as e:
             if not isinstance(e, UnpicklingError) and "weights_only" not in str(e):
                 raise
-            refused = e  # there are objects in it
+            refused = e  # it holds objects
     if not trust:
         raise ValueError(
             f"{path} cannot be read as weights alone: {str(refused).splitlines()[0]}. If it is a "
             "pickle of someone you trust, trust=True reads it, and runs any code in it."
         ) from refused
-    warnings.warn(f"{path} is read with all the code that its maker put into it", stacklevel=3)
+    warnings.warn(f"{path} is read with all the code in it", stacklevel=3)
     with whole():
         return torch.load(path, map_location="cpu", weights_only=False)
 
 
-def _of_checkpoint(state: Mapping[str, Any], averaged: bool) -> dict[str, Tensor]:
+def _from_checkpoint(state: Mapping[str, Any], averaged: bool) -> dict[str, Tensor]:
     weights = state["model"]
     for saved in state["callbacks"].values() if averaged else ():
         if saved.get("n_averaged") and "averages" in saved:

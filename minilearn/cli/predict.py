@@ -14,12 +14,14 @@ from .values import NonNegativeInt, PositiveInt, read_config
 
 if TYPE_CHECKING:
     from minilearn import Learner
-    from minilearn.inference.infer import Prediction
+    from minilearn.inference.items import Prediction
 
 READ_TOGETHER = 64
 
 
-def predict_files(model: Path, files: list[str], device: str | None = None) -> int:
+def predict_files(
+    model: Path, files: list[str], device: str | None = None, trust: bool = False
+) -> int:
     """Print class and probability of each image, one line per file.
 
     For images with several labels: all labels with a probability above 0.5, or none.
@@ -28,6 +30,7 @@ def predict_files(model: Path, files: list[str], device: str | None = None) -> i
         model: a folder that `minilearn train` or `learn.export` has written
         files: images of any format and size
         device: such as cpu or cuda:0; by default the best there is
+        trust: allow a model that is a graph, which may run code of whoever made it
 
     Returns:
         The exit status: 0, or 1 where some file could not be read; it is named on stderr.
@@ -35,9 +38,9 @@ def predict_files(model: Path, files: list[str], device: str | None = None) -> i
     from torch import Tensor
 
     from minilearn import load_learner
-    from minilearn.inference.export import has_several_labels
+    from minilearn.inference.load_export import has_several_labels
 
-    learn = load_learner(model, pick_device(device))
+    learn = load_learner(model, pick_device(device), trust=trust)
     if learn.dls.pipeline.channels is None:
         raise ValueError(f"the model in {model} was not trained on images that it can prepare")
     several = has_several_labels(model)
@@ -84,6 +87,7 @@ def evaluate(
     bs: PositiveInt = 128,
     workers: NonNegativeInt = 0,
     device: str | None = None,
+    trust: bool = False,
 ) -> int:
     """Print loss and accuracy of a trained model, a line each.
 
@@ -94,6 +98,7 @@ def evaluate(
         bs: images in a batch
         workers: processes that read images ahead
         device: such as cpu or cuda:0; by default the best there is
+        trust: allow a model that is a graph, which may run code of whoever made it
 
     Returns:
         The exit status: 0.
@@ -101,7 +106,7 @@ def evaluate(
     from minilearn import DeviceCB, MetricsCB, TrainCB, load_learner
 
     where = pick_device(device)
-    learn = load_learner(model, where)
+    learn = load_learner(model, where, trust=trust)
     dls = _own_data(model, learn) if data is None else _given_data(data, learn, bs, workers, device)
     learn.dls, learn.loss_func = dls, class_loss
     learn.cbs = [TrainCB(), DeviceCB(where), MetricsCB(accuracy=class_accuracy)]

@@ -1,7 +1,7 @@
 """The folder of a run: where it is, what writes into it, and what is left there.
 
 `config.yaml`, `run.json`, `checkpoints/`, `history.csv`, `losses.png`, and the model as
-`minilearn predict` takes it: `card.json`, `model.safetensors`.
+`minilearn predict` takes it: `metadata.json`, `model.safetensors`.
 """
 
 from __future__ import annotations

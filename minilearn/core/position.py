@@ -73,7 +73,7 @@ def skip_batches(dl: Any, n: int, own: dict[str, Any] | None, exact: bool = Fals
         own: what `own_state` returned after them.
         exact: load the skipped batches of torch's DataLoader, instead of skipping their indices.
     """
-    owner: Any = None if own is None else _with_state(dl)
+    owner = None if own is None else _with_state(dl)
     is_over = n >= (n_batches(dl) or math.inf)
     if is_over and owner is not None and not isinstance(owner, DataLoader):
         warnings.warn(
@@ -91,11 +91,7 @@ def skip_batches(dl: Any, n: int, own: dict[str, Any] | None, exact: bool = Fals
                 "resumed fit is not exact",
                 stacklevel=2,
             )
-        owner.load_state_dict(own["position"])
-        batches = iter(dl)
-        if own["generator"] is not None:  # torchdata's loader leaves it short of one draw, which
-            owner.generator.set_state(own["generator"])  # gives the next epoch another order
-        return batches
+        return _load_own_state(dl, owner, own)
     if callable(getattr(dl, "batches", None)):  # one of ours: order and random numbers have seeds
         return dl.batches(n)
     counts = isinstance(dl, DataLoader) and not isinstance(dl.dataset, IterableDataset)
@@ -110,6 +106,14 @@ def skip_batches(dl: Any, n: int, own: dict[str, Any] | None, exact: bool = Fals
         )
     batches = iter(dl)
     deque(islice(batches, n), maxlen=0)
+    return batches
+
+
+def _load_own_state(dl: Any, owner: Any, own: dict[str, Any]) -> Iterator[Any]:
+    owner.load_state_dict(own["position"])
+    batches = iter(dl)
+    if own["generator"] is not None:  # torchdata's loader leaves it short of one draw, which gives
+        owner.generator.set_state(own["generator"])  # the next epoch another order
     return batches
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,12 @@ def processes_of(learn: Any) -> Processes | None:
     """Return the processes that make the running fit together, None where there is one."""
     cbs = (cb for cb in getattr(learn, "cbs", ()) if isinstance(cb, BarrierCB))
     return next((cb.processes for cb in cbs), None)
+
+
+def connected(cbs: Iterable[Any]) -> Processes | None:
+    """Return the processes that a callback has connected, also outside a fit."""
+    found = (getattr(cb, "processes", None) for cb in cbs)
+    return next((p for p in found if p is not None), None)
 
 
 class BarrierCB(Callback):

@@ -1,35 +1,42 @@
-"""Use the model: validate, and predict any amount of data in order.
+"""Validate, and predict data sets in order: `validate`, `get_preds`, `iter_preds`, `tta`.
 
-Nothing here changes the Learner, and all of it may be called in the middle of a fit.
+Nothing here changes the Learner, and everything may be called in the middle of a fit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
-from ..base.batch import describe
+from ..base.batch import batch_size, describe
 from ..base.seed import preserved_random_states, random_states, restore_random_states
-from ..callbacks.training import loss_by_sample
+from ..callbacks.handlers import LambdaCB
+from ..callbacks.training import inputs_and_targets, loss_by_sample, own_loss
+from ..callbacks.transforms import BatchTransformCB
+from ..checkpoint.files import replaced
 from ..core.callback import as_callbacks
+from ..core.events import CancelBatchException, Order
 from ..core.history import format_value
 from ..core.learner import Loop
 from ..core.nested import inner, participants
 from ..core.stream import Stream, Unshared, check_loader, pick_loader
 from ..data.ordered import ordered
-from ..distributed.sync import Processes
+from ..data.seeded import draw_seed
+from ..distributed.barrier import connected
 from ..metrics.callback import MetricsCB
-from .capture import TakePreds, Wanted
-from .collect import NpyWriter, joined, kept, opened
+from .outputs import NpyWriter, joined, kept
 
 __all__ = ["Results"]
 
-NOTHING = "nothing was predicted: a callback cancelled the pass, or every batch of it"
+NOTHING = "nothing was predicted: a callback cancelled the epoch, or every batch of it"
 
 
 class Results(Mapping):
@@ -98,6 +105,44 @@ def _last(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in ("epoch", "train")}
 
 
+@dataclass
+class Wanted:
+    """Which results `get_preds` takes from each batch; it explains the options."""
+
+    act: Callable[[Any], Any] | None = None
+    with_inputs: bool = False
+    with_targs: bool = True
+    with_loss: bool = False
+    decoded: bool | Callable[[Any], Any] = False
+    to: Any = "cpu"
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the results, in their order."""
+        asked = {"inputs": self.with_inputs, "preds": True, "targs": self.with_targs}
+        asked |= {"losses": self.with_loss, "decoded": self.decoded}
+        return [name for name, wanted in asked.items() if wanted]
+
+    def take(self, learn: Loop) -> list[Any]:
+        """Return the results for the current batch."""
+        inputs, targs = inputs_and_targets(learn)
+        preds = kept(_predictions(learn), self.to)
+        found = {"preds": preds if self.act is None else self.act(preds)}
+        if self.with_inputs:
+            found["inputs"] = kept(inputs, self.to)
+        if self.with_targs:
+            found["targs"] = kept(targs, self.to)
+        if self.with_loss:
+            found["losses"] = kept(learn.loss.reshape(len(learn.loss), -1).mean(1), self.to)
+        if self.decoded:
+            found["decoded"] = (_decide if self.decoded is True else self.decoded)(found["preds"])
+        return [found[name] for name in self.names]
+
+    def unpacked(self, values: list[Any]) -> Any:
+        """Return several values as a tuple, a single one as it is."""
+        return tuple(values) if len(values) > 1 else values[0]
+
+
 def get_preds(
     self: Loop,
     dl: Any = None,
@@ -113,33 +158,33 @@ def get_preds(
 ) -> Any:
     """Predict a whole data set: every sample once, in the order of the data set.
 
-    Whatever the loader shuffles or leaves out is undone; a sampler of your own keeps its order, a
-    stream comes as it comes. Structures of tensors come back as the same structures. Where shapes
-    differ from batch to batch (sequences), the result is a list with one tensor a sample.
+    A loader that shuffles or drops samples predicts all, in order; a sampler of your own and a
+    stream keep their order. Structures of tensors come back as the same structures. Where shapes
+    differ from batch to batch (sequences), the result is a list with one tensor for each sample.
 
     >>> preds, targs = learn.get_preds()
 
     Args:
         self: the Learner. Nothing about it changes, and a fit may be under way.
         dl: a loader, or the name of one of `dls`; by default the one for validation.
-        act: makes of the predictions of a batch what is wanted, `partial(F.softmax, dim=1)` say.
-        with_inputs: whether to return what the model was given, as it was given it.
+        act: is applied to the predictions of each batch, such as `partial(F.softmax, dim=1)`.
+        with_inputs: whether to return the model's inputs.
         with_targs: whether to return the targets; None where there are none.
         with_loss: whether to return the loss of each sample, shape (N,).
-        decoded: whether to return the class decided on, shape (N,); or a function of the
-            predictions that decides.
+        decoded: whether to return the predicted classes, shape (N,); or a function that decodes
+            the predictions.
         to: the device of the results; None for where they were made.
-        out: a `.npy` file for the predictions. All results are then written to files while they are
-            made (`preds_targs.npy` beside `preds.npy`), and memory does not grow with the data.
+        out: a `.npy` file for the predictions. All results are then written to files batch by
+            batch (`preds_targs.npy` beside `preds.npy`), and memory does not grow with the data.
         cbs: further callbacks.
 
     Returns:
-        `(inputs, preds, targs, losses, decoded)`, those that were asked for; a single one bare.
-        Half precision as float32. With `out`, arrays that are read from their files when needed.
+        `(inputs, preds, targs, losses, decoded)`, those that were asked for; a single one not in a
+        tuple. Half precision as float32. With `out`, arrays that are read from disk when needed.
 
     Raises:
-        ValueError: there is no loader, or no loss by sample, or `decoded` cannot decide.
-        RuntimeError: a callback cancelled all of it, and there is nothing to return.
+        ValueError: there is no loader, no loss for each sample, or no class to decode.
+        RuntimeError: callbacks cancelled every batch, and there is nothing to return.
         TypeError: `dl` is no loader; with `out`, a result is not one tensor.
     """
     want = Wanted(act, with_inputs, with_targs, with_loss, decoded, None if out else to)
@@ -148,25 +193,25 @@ def get_preds(
         return _to_files(self, dl, cbs, want, Path(out))
     found: list[tuple[list[Any], int]] = []
     _predict(self, dl, cbs, want, lambda *batch: found.append(batch))
-    if (processes := _processes(self, cbs)) is not None:  # each has a part of every group
-        of_all = processes.gather(kept(found))
-        found = [part for group in zip_longest(*of_all) for part in group if part is not None]
+    if (processes := _processes(self, cbs)) is not None:  # batches go to the processes in turn
+        gathered = processes.gather(kept(found))
+        found = [part for group in zip_longest(*gathered) for part in group if part is not None]
     if not found:
         raise RuntimeError(NOTHING)
     parts, sizes = zip(*found, strict=True)
-    return want.bare([joined(list(column), list(sizes)) for column in zip(*parts, strict=True)])
+    return want.unpacked([joined(list(column), list(sizes)) for column in zip(*parts, strict=True)])
 
 
 def iter_preds(self: Loop, dl: Any = None, *, cbs: Any = None, **kwargs: Any) -> Iterator[Any]:
-    """Predict batch by batch: yield what `get_preds` returns, for one batch at a time.
+    """Yield what `get_preds` returns, for one batch at a time.
 
-    Between two batches the Learner is as it was, so the loop may do with it what it likes.
+    Between two batches the Learner is as it was, and may be used for anything.
 
     Args:
         self: the Learner.
         dl: as in `get_preds`.
         cbs: as in `get_preds`.
-        kwargs: all others of `get_preds`, without `out`.
+        kwargs: the other arguments of `get_preds`, without `out`.
     """
     want = Wanted(**kwargs)
     dl = ordered(_loader(self, dl))
@@ -179,7 +224,7 @@ def _batch_by_batch(learn: Loop, stream: Stream, cbs: Any, want: Wanted) -> Iter
     try:
         while True:
             with preserved_random_states():
-                restore_random_states(states)  # the random numbers of one pass, not of many
+                restore_random_states(states)  # draw as one validation does, not as many
                 batch = next(batches, None)
                 states = random_states()
                 if batch is None:
@@ -188,7 +233,7 @@ def _batch_by_batch(learn: Loop, stream: Stream, cbs: Any, want: Wanted) -> Iter
                 _predict(learn, Unshared([batch]), cbs, want, take)
             if found:  # else a callback cancelled the batch
                 values, states = found.pop()
-                yield want.bare(values)
+                yield want.unpacked(values)
     finally:
         stream.close()
 
@@ -205,19 +250,63 @@ def capture_preds(self: Loop, cbs: Any = None, inps: bool = False) -> tuple[Any,
     return (*found[1:], found[0]) if inps else found
 
 
+def tta(
+    self: Loop,
+    n: int,
+    *tfms: Callable[[Any], Any],
+    dl: Any = None,
+    act: Callable[[Any], Tensor] | None = None,
+    cbs: Any = None,
+) -> tuple[Any, Any]:
+    """Predict a data set `n` times with different transforms, and return the mean.
+
+    >>> preds, targs = learn.tta(2, lambda b: b, lambda b: (b[0].flip(-1), b[1]))
+
+    Args:
+        self: the Learner. Nothing about it changes.
+        n: how often. Random transforms draw anew each time; they follow the global random state,
+            which does not change.
+        tfms: functions of a batch, as in `BatchTransformCB`, used in turn; none for the mean over
+            random layers.
+        dl: as in `get_preds`.
+        act: is applied before the mean is taken, such as softmax.
+        cbs: further callbacks, such as MCDropoutCB.
+
+    Returns:
+        The mean of the predictions, shape (N, ...), and the targets, as `get_preds` does.
+    """
+    if n < 1:
+        raise ValueError(f"tta predicts at least once, got n={n}")
+    total: Any = None
+    targs = None
+    with preserved_random_states():
+        seed = draw_seed()
+        for i in range(n):
+            torch.manual_seed(seed + i)
+            extra = [BatchTransformCB(tfms[i % len(tfms)])] if tfms else []
+            preds, targs = self.get_preds(dl, act=act, cbs=[*as_callbacks(cbs), *extra])
+            total = preds if total is None else total.add_(preds)
+    return total / n, targs
+
+
 def _predict(learn: Loop, dl: Any, cbs: Any, want: Wanted, give: Callable[..., Any]) -> None:
     """Run the model over `dl` and call `give(results, size)` for each batch."""
     loss_func = loss_by_sample(learn.loss_func) if want.with_loss else learn.loss_func
-    cbs = [*participants(learn), *as_callbacks(cbs), TakePreds(want, give)]
-    with inner(learn, cbs, valid=dl):
+
+    def take(learn: Loop) -> None:
+        give(want.take(learn), batch_size(learn.batch))
+        if not want.with_loss:
+            raise CancelBatchException  # nothing else of the batch is needed
+
+    event = "after_batch" if want.with_loss else "after_predict"
+    cb = LambdaCB(**{event: take}, order=Order.STOP)
+    with inner(learn, [*participants(learn), *as_callbacks(cbs), cb], valid=dl):
         learn.loss_func = loss_func
         learn.fit(1, train=False)
 
 
-def _processes(learn: Loop, cbs: Any) -> Processes | None:
-    """Return the processes that share what this Learner goes through, None where it is alone."""
-    found = (getattr(cb, "processes", None) for cb in (*learn.cbs, *as_callbacks(cbs)))
-    return next((p for p in found if p is not None), None)
+def _processes(learn: Loop, cbs: Any) -> Any:
+    return connected((*learn.cbs, *as_callbacks(cbs)))
 
 
 def _to_files(learn: Loop, dl: Any, cbs: Any, want: Wanted, out: Path) -> Any:
@@ -226,25 +315,24 @@ def _to_files(learn: Loop, dl: Any, cbs: Any, want: Wanted, out: Path) -> Any:
     paths = [out if n == "preds" else out.with_stem(f"{out.stem}_{n}") for n in want.names]
 
     def write_all() -> None:
-        writers = [NpyWriter(path) for path in paths]
-        try:
-            _predict(learn, Unshared(dl), cbs, want, lambda found, size: _write(writers, found))
+        with ExitStack() as stack:
+            writers = [NpyWriter(stack.enter_context(replaced(path)), path.name) for path in paths]
+
+            def write(found: list[Any], size: int) -> None:
+                for writer, value in zip(writers, found, strict=True):
+                    writer.write(kept(value))
+
+            _predict(learn, Unshared(dl), cbs, want, write)
             if not writers[0].rows:
                 raise RuntimeError(NOTHING)
             for writer in writers:
                 writer.finish()
-        finally:
-            for writer in writers:
-                writer.abandon()
 
     processes = _processes(learn, cbs)
     write_all() if processes is None else processes.from_first(write_all)
-    return want.bare([opened(path) for path in paths])
+    import numpy as np
 
-
-def _write(writers: list[NpyWriter], found: list[Any]) -> None:
-    for writer, value in zip(writers, found, strict=True):
-        writer.write(kept(value))
+    return want.unpacked([np.load(path, mmap_mode="r") for path in paths])
 
 
 def _loader(learn: Loop, dl: Any) -> Any:
@@ -257,3 +345,25 @@ def _loader(learn: Loop, dl: Any) -> Any:
             f"dl is a loader of batches, got {describe(dl)}: wrap it, DataLoader(data, 64)"
         )
     return pick_loader(learn.dls, False) if dl is None else dl
+
+
+def _predictions(learn: Loop) -> Any:
+    """Return the predictions alone where the model computes its loss, too."""
+    if learn.loss_func is not None:
+        return learn.preds
+    try:
+        preds = own_loss(learn.preds)[0]
+    except TypeError:  # without targets it makes no loss
+        return getattr(learn.preds, "logits", learn.preds)
+    if preds is None:
+        raise ValueError("this model returns its loss alone: let it return (preds, loss)")
+    return preds
+
+
+def _decide(preds: Any) -> Tensor:
+    if not isinstance(preds, Tensor) or preds.dim() < 2 or preds.shape[1] < 2:
+        raise ValueError(
+            f"decoded=True takes the largest of K classes in predictions (B, K, ...), and these "
+            f"are {describe(preds)}: give a function, decoded=lambda p: p > 0"
+        )
+    return preds.argmax(1)

@@ -340,7 +340,7 @@ def test_predictions_come_in_float32_and_metrics_see_no_other(dtype):
 @pytest.mark.case("C029")
 def test_the_check_of_predictions_notices_half_precision(monkeypatch):
     monkeypatch.setattr("minilearn.base.batch.to_cpu", lambda batch: batch)
-    for name in ("minilearn.inference.capture", "minilearn.inference.collect"):
+    for name in ("minilearn.inference.predict", "minilearn.inference.outputs"):
         monkeypatch.setattr(f"{name}.to_cpu", lambda batch: batch, raising=False)
         monkeypatch.setattr(f"{name}.kept", lambda batch, *args: batch, raising=False)
     learn = toy_learner([MixedPrecision("bf16")], (batches(4), batches(2)))

@@ -1,4 +1,4 @@
-"""Checkpoint files: whole or not there, safe to open, kept as asked, and never somebody else's."""
+"""Checkpoint files: whole or not there, safe to open, kept as asked, and never another run's."""
 
 import errno
 import hashlib
@@ -22,11 +22,11 @@ from toys import At, linear, toy_dls, toy_learner
 from minilearn import Callback, CheckpointCB, Learner, MetricsCB, TrainCB
 from minilearn.checkpoint.files import (
     Background,
-    DamagedFile,
+    CorruptFileError,
     newest_first,
     newest_usable,
-    plain,
     read,
+    serialisable,
     write,
 )
 from minilearn.checkpoint.optimizer_state import load_optimizer, optimizer_state
@@ -57,10 +57,10 @@ def fit_with_values(values, folder, n=None, **kwargs):
     return saver
 
 
-# ---- plain states ----
+# ---- serialisable states ----
 
 
-def test_plain_turns_everything_into_tensors_and_plain_types(tmp_path):
+def test_serialisable_turns_everything_into_tensors_and_simple_types(tmp_path):
     given = {
         "numpy": np.float64(0.5),
         "array": np.arange(3, dtype=np.uint32),
@@ -75,7 +75,7 @@ def test_plain_turns_everything_into_tensors_and_plain_types(tmp_path):
         "names": np.array(["x"])[0],
     }
     with (tmp_path / "f").open("wb") as file:
-        torch.save(plain(given), file)
+        torch.save(serialisable(given), file)
     got = torch.load(tmp_path / "f", weights_only=True)
     assert got["numpy"] == 0.5 and type(got["numpy"]) is float
     assert got["array"].tolist() == [0, 1, 2]
@@ -84,9 +84,9 @@ def test_plain_turns_everything_into_tensors_and_plain_types(tmp_path):
     assert got["python"] == random.getstate() and got["names"] == "x"
 
 
-def test_what_is_not_plain_is_named_by_its_place():
+def test_what_is_not_serialisable_is_named_by_its_path():
     with pytest.raises(TypeError, match=r"state\.cbs\[1\]\.f is a function"):
-        plain({"cbs": [1, {"f": plain}]})
+        serialisable({"cbs": [1, {"f": serialisable}]})
 
 
 @pytest.mark.parametrize(
@@ -100,12 +100,12 @@ def test_what_is_not_plain_is_named_by_its_place():
 )
 def test_what_numpy_holds_and_no_checkpoint_could_is_named_before_it_is_written(value):
     with pytest.raises(TypeError, match=r"state\.v.* is a "):
-        plain({"v": value})
+        serialisable({"v": value})
 
 
 def test_arrays_of_strings_and_objects_become_lists():
     names = np.array([["a", "b"]])
-    assert plain([names, np.array([1.5, None, "c"]), np.array("d"), np.array(2.0)]) == [
+    assert serialisable([names, np.array([1.5, None, "c"]), np.array("d"), np.array(2.0)]) == [
         [["a", "b"]],
         [1.5, None, "c"],
         "d",
@@ -115,7 +115,7 @@ def test_arrays_of_strings_and_objects_become_lists():
 
 def test_a_copy_shares_what_was_shared_and_nothing_with_the_original():
     weight = torch.ones(3, requires_grad=True)
-    copy = plain({"a": weight.detach(), "b": weight.detach(), "c": torch.ones(3)})
+    copy = serialisable({"a": weight.detach(), "b": weight.detach(), "c": torch.ones(3)})
     assert copy["a"] is copy["b"] and copy["a"] is not copy["c"]
     weight.data.zero_()
     assert copy["a"].tolist() == [1, 1, 1]
@@ -154,7 +154,7 @@ def test_a_checkpoint_opens_with_weights_only(tmp_path):
 
 @pytest.mark.case("C008")
 def test_the_check_notices_a_numpy_scalar(tmp_path, monkeypatch):
-    monkeypatch.setattr("minilearn.checkpoint.state.plain", lambda state, path: state)
+    monkeypatch.setattr("minilearn.checkpoint.state.serialisable", lambda state, path: state)
     toy_learner([CheckpointCB(tmp_path, background=False), Rich()]).fit(1)
     with pytest.raises(pickle.UnpicklingError):
         check_opens(next(tmp_path.glob("*.ckpt")))
@@ -246,7 +246,7 @@ def test_short_writes_are_gone_on_with(state, tmp_path, monkeypatch):
 
 
 def test_a_failed_write_comes_out_at_the_next_step(tmp_path, monkeypatch):
-    def full(state, path):
+    def full(state, path, overwrite):
         raise OSError(errno.ENOSPC, "no space left")
 
     monkeypatch.setattr("minilearn.checkpoint.callback.write", full)
@@ -274,7 +274,7 @@ def save_for_ever(path, started):
         Path(started).touch()
 
 
-def kill_savers(path, times, save=save_for_ever):
+def kill_while_saving(path, times, save=save_for_ever):
     """C006: kill a process that saves in a loop; the path is whole each time."""
     rng, started = random.Random(0), path.with_suffix(".started")
     for _ in range(times):
@@ -293,7 +293,7 @@ def kill_savers(path, times, save=save_for_ever):
 
 @pytest.mark.case("C006")
 def test_a_kill_in_a_save_leaves_a_whole_file(tmp_path):
-    kill_savers(tmp_path / "a.ckpt", 20)
+    kill_while_saving(tmp_path / "a.ckpt", 20)
     assert newest_usable(tmp_path)[0] == tmp_path / "a.ckpt"  # what is left over is not looked at
 
 
@@ -305,8 +305,8 @@ def test_the_check_notices_a_file_that_is_written_in_its_place(tmp_path):
                 torch.save({"minilearn": "0", "x": torch.ones(2_000_000), "n": 1}, file)
             Path(started).touch()
 
-    with pytest.raises((DamagedFile, AssertionError)):
-        kill_savers(tmp_path / "a.ckpt", 20, save_in_place)
+    with pytest.raises((CorruptFileError, AssertionError)):
+        kill_while_saving(tmp_path / "a.ckpt", 20, save_in_place)
 
 
 def test_only_one_file_is_written_at_a_time():
@@ -327,9 +327,9 @@ def test_only_one_file_is_written_at_a_time():
 def test_the_fit_goes_on_while_a_file_is_written_and_waits_at_its_end(tmp_path, monkeypatch):
     may_write, steps = threading.Event(), []
 
-    def slow(state, path):
+    def slow(state, path, overwrite):
         may_write.wait(10)
-        write(state, path)
+        write(state, path, overwrite)
 
     monkeypatch.setattr("minilearn.checkpoint.callback.write", slow)
     learn = toy_learner([CheckpointCB(tmp_path, every=(3, "step"))], dls=toy_dls(n_train=5))
@@ -359,16 +359,16 @@ def test_no_byte_of_the_weights_can_change_unnoticed(state, tmp_path):
         flip(path, at)
         try:
             assert torch.equal(read(path)["x"], state["x"])  # a byte between the parts
-        except DamagedFile:
+        except CorruptFileError:
             continue
     path.write_bytes(data)
     flip(path, first)
-    with pytest.raises(DamagedFile, match="is damaged"):
+    with pytest.raises(CorruptFileError, match="is not what was written"):
         read(path)
 
 
 @pytest.mark.parametrize("share", [0, 0.3, 0.99])
-def test_a_damaged_newest_file_is_named_and_the_one_before_is_used(share, tmp_path, capsys):
+def test_a_corrupt_newest_file_is_named_and_the_one_before_is_used(share, tmp_path, capsys):
     toy_learner([CheckpointCB(tmp_path)]).fit(3)
     newest = newest_first(tmp_path)[0]
     newest.write_bytes(newest.read_bytes()[: int(newest.stat().st_size * share)])
@@ -378,11 +378,11 @@ def test_a_damaged_newest_file_is_named_and_the_one_before_is_used(share, tmp_pa
     assert "4 updates" in capsys.readouterr().out and learn.steps_done == 8
 
 
-def test_nothing_but_damaged_files_is_an_error_and_they_stay(tmp_path):
+def test_nothing_but_corrupt_files_is_an_error_and_they_stay(tmp_path):
     toy_learner([CheckpointCB(tmp_path)]).fit(2)
     for file in newest_first(tmp_path):
         file.write_bytes(b"junk")
-    with pytest.raises(DamagedFile, match="none of the 2"), warnings.catch_warnings():
+    with pytest.raises(CorruptFileError, match="none of the 2"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         toy_learner([CheckpointCB(tmp_path)]).fit(3, resume=True)
     assert len(names(tmp_path)) == 2
@@ -402,7 +402,7 @@ class Evil:
 def test_a_checkpoint_with_code_in_it_is_refused_and_nothing_is_run(tmp_path):
     marker = tmp_path / "ran"
     torch.save({"minilearn": "0", "x": Evil(marker)}, tmp_path / "a.ckpt")
-    with pytest.raises(DamagedFile):
+    with pytest.raises(CorruptFileError):
         read(tmp_path / "a.ckpt")
     assert not marker.exists()
 
@@ -485,7 +485,7 @@ def test_pruning_leaves_the_files_of_others_alone(tmp_path):
 
 
 @pytest.mark.parametrize("background", [True, False])
-def test_two_savers_in_one_folder_keep_files_of_their_own(background, tmp_path):
+def test_two_callbacks_in_one_folder_keep_files_of_their_own(background, tmp_path):
     savers = [CheckpointCB(tmp_path, keep=k, background=background) for k in (1, 2)]
     toy_learner(savers).fit(3)
     files = [[name for name, _ in saver.files] for saver in savers]
@@ -496,20 +496,74 @@ def test_two_savers_in_one_folder_keep_files_of_their_own(background, tmp_path):
     assert again.steps_done == 8 and len(list(tmp_path.glob("*.ckpt"))) == 3
 
 
-def test_a_folder_that_another_process_uses_is_said(tmp_path):
-    pid = os.fork()
-    if not pid:
-        time.sleep(60)
-        os._exit(0)
-    try:
-        owner = f'{{"run": "x", "pid": {pid}, "host": "{os.uname().nodename}"}}'
-        (tmp_path / ".owner").write_text(owner)
-        with pytest.warns(UserWarning, match=f"process {pid} saves to"):
-            toy_learner([CheckpointCB(tmp_path)]).fit(1)
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    assert not (tmp_path / ".owner").exists()
+class Fills(TrainCB):
+    """Its updates set all weights to a value."""
+
+    def __init__(self, value):
+        super().__init__()
+        self.value = value
+
+    def step(self, learn):
+        with torch.no_grad():
+            learn.model.weight.fill_(self.value)
+
+
+def fill(value, folder, n, resume=None, **kwargs):
+    """Fit with weights that say who made a file."""
+    cb = CheckpointCB(folder, keep=None, **kwargs)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*checkpoints of another fit")
+        Learner(linear(), (toy_dls()[0], None), cbs=[Fills(value), cb]).fit(n, resume=resume)
+    return cb
+
+
+def check_nobody_is_overwritten(folder, **kwargs):
+    """F35: a run that is resumed in a folder of two leaves the other's files alone."""
+    first = fill(1.0, folder, 2, **kwargs)
+    second = fill(2.0, folder, 4, **kwargs)
+    resumed = fill(1.0, folder, 4, resume=folder / first.files[-1][0], **kwargs)
+    for value, cb in ((1.0, first), (2.0, second), (1.0, resumed)):
+        for name, _ in cb.files:
+            assert (read(folder / name)["model"]["weight"] == value).all(), name
+    assert len(first.files) == 2 and len(second.files) == len(resumed.files) == 4
+
+
+@pytest.mark.case("F35")
+@pytest.mark.parametrize("background", [True, False])
+def test_a_resume_in_a_shared_folder_overwrites_nothing_of_another_run(background, tmp_path):
+    check_nobody_is_overwritten(tmp_path, background=background)
+
+
+@pytest.mark.case("F35")
+def test_the_check_notices_files_that_are_overwritten(tmp_path, monkeypatch):
+    monkeypatch.setattr(CheckpointCB, "_is_taken", lambda *_: False)
+    monkeypatch.setattr("minilearn.checkpoint.callback.write", lambda s, p, _: write(s, p))
+    with pytest.raises(AssertionError):
+        check_nobody_is_overwritten(tmp_path)
+
+
+@pytest.mark.case("F35")
+@pytest.mark.parametrize("links", [True, False])
+def test_of_two_runs_that_save_at_once_one_takes_another_name(links, tmp_path, monkeypatch):
+    def no_links(*_):
+        raise OSError(errno.ENOTSUP, "no hard links here")
+
+    def late(state, path, overwrite):  # another run writes between the choice of a name and this
+        if path.name == "epoch000-step0000002.ckpt":
+            write(state | {"model": None}, path)
+        write(state, path, overwrite)
+
+    if not links:
+        monkeypatch.setattr(os, "link", no_links)
+    monkeypatch.setattr("minilearn.checkpoint.callback.write", late)
+    cb = fill(1.0, tmp_path, 2)
+    first = cb.files[0][0]
+    assert first.startswith("epoch000-step0000002-") and len(names(tmp_path)) == 3
+    assert read(tmp_path / "epoch000-step0000002.ckpt")["model"] is None
+    state = read(tmp_path / first)
+    assert state["model"]["weight"][0, 0] == 1
+    assert state["callbacks"]["CheckpointCB"]["files"] == [[first, None]]  # which a resume reads
+    assert not list(tmp_path.glob(".*.part"))
 
 
 def test_a_dry_run_writes_to_its_own_folder(tmp_path):
@@ -562,6 +616,18 @@ def test_the_newest_stays_beside_the_best_unless_told_otherwise(tmp_path):
         folder = tmp_path / str(save_last)
         fit_with_values([4, 3, 2, 1], folder, mode="max", keep=1, save_last=save_last)
         assert [int(name[5:8]) for name in names(folder)] == epochs
+
+
+def test_what_an_error_saves_stays_beside_the_best(tmp_path):
+    learn = toy_learner()
+    learn.on("after_epoch", lambda learn: learn.row.update(value=5.0))
+    cb = CheckpointCB(tmp_path, monitor="value", mode="max", keep=1, save_last=False)
+    error = At("after_step", ZeroDivisionError(), when=lambda learn: learn.steps_done == 3)
+    with pytest.raises(ZeroDivisionError):
+        learn.fit(2, valid=False, cbs=[cb, error])
+    best, newest = names(tmp_path)
+    assert (read(tmp_path / best)["steps"], cb.best.name) == (2, best)
+    assert newest == cb.files[-1][0] and read(tmp_path / newest)["steps"] == 3
 
 
 def test_between_two_due_rounds_only_the_best_are_saved(tmp_path, monkeypatch):

@@ -452,7 +452,7 @@ def test_an_error_saves_what_there_was_and_leaves(tmp_path):
     state = read(newest_first(tmp_path)[0])
     assert (state["steps"], state["batches"], state["exact"]) == (4, 4, False)
     again = toy_learner([CheckpointCB(tmp_path)], dls=toy_dls(n_train=6))
-    with pytest.warns(UserWarning, match="saved when an error broke off a pass"):
+    with pytest.warns(UserWarning, match="saved when an error ended an epoch"):
         again.fit(2, resume=True)
     assert again.steps_done == 12
 

@@ -237,7 +237,7 @@ def test_inspect_tells_what_files_hold(tmp_path):
     learn.save_checkpoint(tmp_path / "m.ckpt")
     learn.save(tmp_path / "m.safetensors")
     text = contents(tmp_path / "m.ckpt")
-    for part in ("after epoch 1; 4 updates", "2 tensors, 4 numbers", "SGD", "EMACB", "2 rows"):
+    for part in ("after epoch 1; 4 updates", "2 tensors, 4 elements", "SGD", "EMACB", "2 rows"):
         assert part in text
     assert "float32 [1, 3]" in contents(tmp_path / "m.safetensors")
     command = [sys.executable, "-m", "minilearn", "inspect"]

@@ -11,7 +11,7 @@ from minilearn import cli
 from minilearn.cli import predict as using
 from minilearn.cli import run_folder as folder
 
-WRITTEN = ["card.json", "checkpoints", "config.yaml", "history.csv", "losses.png"]
+WRITTEN = ["checkpoints", "config.yaml", "history.csv", "losses.png", "metadata.json"]
 WRITTEN += ["model.safetensors", "run.json"]
 
 

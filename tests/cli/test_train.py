@@ -269,8 +269,8 @@ def test_a_model_by_its_callable_is_given_the_sizes_of_the_data_and_predicts(min
     assert train(*model, "--epochs", "1", "--out", "a", "--opt", "mine:slow") == 0
     assert Path("a/model.pt2").exists()  # another process does not know mine.py
     few["test"][0]["image"].save("x.png")
-    assert cli.main(["predict", "a", "x.png", "--device", "cpu"]) == 0
-    assert cli.main(["eval", "a", "--device", "cpu"]) == 0
+    assert cli.main(["predict", "a", "x.png", "--device", "cpu", "--trust", "true"]) == 0
+    assert cli.main(["eval", "a", "--device", "cpu", "--trust", "true"]) == 0
 
 
 # ---- lr-find, eval ----

@@ -65,7 +65,7 @@ def test_a_resume_on_another_number_of_processes_warns_and_goes_on(both, folder,
     monkeypatch.setenv("MINILEARN_DEVICE", "cpu")
     newest = max((folder / "killed").glob("*step0000006*.ckpt"))
     learn, orders = make(folder / "one")
-    with pytest.warns(UserWarning, match="of 2 processes, and here are 1"):
+    with pytest.warns(UserWarning, match="2 processes made the checkpoint, and here are 1"):
         learn.fit(3, resume=newest)
     assert [row["epoch"] for row in learn.history] == [0, 1, 2]
     # six updates of eight samples: an epoch of five, and eight samples, so two batches of four

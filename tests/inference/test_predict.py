@@ -31,7 +31,7 @@ from minilearn.data import ordered as ordered_module
 from minilearn.data.loaders import DataLoaders
 from minilearn.data.ordered import ordered
 from minilearn.data.seeded import ArrayLoader, SeededLoader
-from minilearn.inference import capture
+from minilearn.inference import predict as predict_module
 from minilearn.inference.capture import CapturePreds
 from minilearn.inference.predict import Results
 from minilearn.learner import Learner, TrainLearner
@@ -234,7 +234,7 @@ def test_predictions_are_float32_also_under_autocast(dtype):
 
     check()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(capture, "kept", lambda x, device=None: x)
+        patch.setattr(predict_module, "kept", lambda x, device=None: x)
         with pytest.raises((AssertionError, TypeError)):
             check()
 

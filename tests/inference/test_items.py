@@ -153,7 +153,7 @@ def test_random_transforms_draw_anew_in_each_pass_and_follow_the_seed():
     draws = torch.stack(noise).reshape(2, 3, -1)
     assert torch.equal(draws[0], draws[1])
     assert len(set(draws[0, :, 0].tolist())) == 3
-    with pytest.raises(ValueError, match="at least one pass"):
+    with pytest.raises(ValueError, match="at least once"):
         learn.tta(0)
 
 

@@ -1,29 +1,24 @@
-"""Join what the batches of a pass gave: in memory, or in a file that grows."""
+"""Join the outputs of many batches: in memory, or in a `.npy` file."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-import os
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
 
 from minilearn.base.batch import HALF, _like_mapping, _like_sequence, describe, map_batch
 
-if TYPE_CHECKING:
-    import numpy as np
-
 
 def kept(x: Any, device: Any = "cpu") -> Any:
-    """Return a copy of `x` that is ours: detached, on `device`, half precision as float32.
+    """Return a detached copy of `x`, half precision as float32.
 
     Args:
         x: any structure; a loader may refill its tensors afterwards.
-        device: where the copy lies; None for where `x` is.
+        device: the device of the copy; None for the device of `x`.
     """
 
     def keep(t: Any) -> Any:
@@ -36,14 +31,14 @@ def kept(x: Any, device: Any = "cpu") -> Any:
 
 
 def joined(parts: list[Any], sizes: list[int]) -> Any:
-    """Join the parts of all batches into one structure of the same form.
+    """Join the outputs of all batches into one structure of the same form.
 
     Tensors (B, ...) are concatenated to (N, ...). Where their other dimensions differ from batch to
-    batch (sequences), and where a batch gave a list of B things (texts, boxes), the result is a
-    list of N. Scalars of a batch are stacked.
+    batch (sequences), and where the output of a batch is a list of B items (texts, boxes), the
+    result is a list of N. Scalars are stacked.
 
     Args:
-        parts: what each batch gave.
+        parts: the output of each batch.
         sizes: B of each batch.
     """
     first = parts[0]
@@ -77,7 +72,7 @@ def _concatenated(parts: list[Tensor]) -> Tensor | list[Tensor]:
 
 
 def _same_heads(parts: list[Any], sizes: list[int]) -> bool:
-    """Return whether lists hold one thing for each output of a model, not for each sample."""
+    """Return whether lists hold a tensor for each output of a model, not for each sample."""
     return all(
         isinstance(part, list)
         and all(isinstance(x, Tensor) and x.dim() and len(x) == size for x in part)
@@ -85,53 +80,43 @@ def _same_heads(parts: list[Any], sizes: list[int]) -> bool:
     )
 
 
-def opened(path: Path) -> np.ndarray:
-    """Return the array in a `.npy` file, which is read from disk when it is asked for."""
-    import numpy as np
-
-    return np.load(path, mmap_mode="r")
-
-
 class NpyWriter:
-    """Write tensors one after the other into a `.npy` file, which is there when all is written.
-
-    Only the batch in hand is in memory. The file is written under another name and renamed at the
-    end; an error leaves an older file as it was.
+    """Writes tensors one after the other into a `.npy` file; it keeps none of them in memory.
 
     Args:
-        path: of the file.
+        file: a file that is open for writing.
+        name: what errors call it.
+
+    Attributes:
+        rows: how many were written.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self.partial = self.path.with_name(self.path.name + ".part")
-        self.rows = 0
-        self._form: Any = None  # type and shape behind N, known with the first batch
-        self._file: Any = None
+    def __init__(self, file: BinaryIO, name: str) -> None:
+        self.file, self.name, self.rows = file, name, 0
+        self._form: Any = None  # type and shape after N, known with the first batch
 
     def write(self, x: Any) -> None:
         """Append a tensor of shape (B, ...).
 
         Raises:
             TypeError: `x` is not one tensor.
-            ValueError: its type, or its shape behind B, is not that of the first.
+            ValueError: its type, or its shape after B, is not that of the first.
         """
         if not isinstance(x, Tensor) or x.dim() == 0:
             raise TypeError(
-                f"{self.path.name} holds one tensor of shape (N, ...), and a batch gave "
+                f"{self.name} holds one tensor of shape (N, ...), and a batch gave "
                 f"{describe(x)}: leave it out, choose a part with act=, or use iter_preds"
             )
         array = x.numpy()
         if self._form is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._form, self._file = (array.dtype, array.shape[1:]), self.partial.open("wb")
+            self._form = array.dtype, array.shape[1:]
             self._write_header()
         if (array.dtype, array.shape[1:]) != self._form:
             raise ValueError(
-                f"{self.path.name} holds {self._form[0]} of shape (N, *{self._form[1]}), and a "
+                f"{self.name} holds {self._form[0]} of shape (N, *{self._form[1]}), and a "
                 f"batch gave {describe(x)}: pad in the collate function, or use iter_preds"
             )
-        self._file.write(array.tobytes())
+        self.file.write(array.tobytes())
         self.rows += len(array)
 
     def _write_header(self) -> None:
@@ -139,18 +124,10 @@ class NpyWriter:
 
         dtype, shape = self._form
         header = {"shape": (self.rows, *shape), "fortran_order": False}
-        # numpy leaves room for the first number to grow, so it can be written again in its place
-        npy.write_array_header_1_0(self._file, {"descr": npy.dtype_to_descr(dtype), **header})
+        # numpy reserves space for a larger first number, so `finish` can overwrite it
+        npy.write_array_header_1_0(self.file, {"descr": npy.dtype_to_descr(dtype), **header})
 
     def finish(self) -> None:
-        """Close the file, and let it take its place."""
-        self._file.seek(0)
+        """Write the number of rows into the header."""
+        self.file.seek(0)
         self._write_header()
-        self._file.close()
-        os.replace(self.partial, self.path)
-
-    def abandon(self) -> None:
-        """Remove what was written so far, if it is not finished."""
-        if self._file is not None:
-            self._file.close()
-        self.partial.unlink(missing_ok=True)
