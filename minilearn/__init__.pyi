@@ -11,10 +11,9 @@ from .base.plotting import get_grid, plot_func, show_image, show_images, subplot
 from .base.seed import set_seed
 from .callbacks.averaging import EMACB
 from .callbacks.closure import ClosureCB
-from .callbacks.compile import CompileCB, MatmulPrecisionCB
+from .callbacks.compile import CompileCB
 from .callbacks.device import ChannelsLastCB, DeterministicCB, DeviceCB
-from .callbacks.dropout import MCDropoutCB
-from .callbacks.early_stopping import EarlyStopCB, SpikeCB, TimeLimitCB
+from .callbacks.early_stopping import EarlyStopCB, TimeLimitCB
 from .callbacks.gradients import ClipGradCB, GradAccumCB, NonFiniteCB
 from .callbacks.handlers import HasLearnCB, LambdaCB
 from .callbacks.limits import LimitBatchesCB, OverfitCB
@@ -154,9 +153,7 @@ __all__ = [
     "LimitBatchesCB",
     "LogCB",
     "LoggerCB",
-    "MCDropoutCB",
     "MLflowCB",
-    "MatmulPrecisionCB",
     "MemoryCB",
     "MetricStorage",
     "MetricsCB",
@@ -184,7 +181,6 @@ __all__ = [
     "ScaledPrecision",
     "SeededLoader",
     "SingleBatchCB",
-    "SpikeCB",
     "TensorBoardCB",
     "TimeLimitCB",
     "TimerCB",

@@ -91,37 +91,6 @@ def has_compiler() -> bool:
     return any(shutil.which(name) for name in ([named] if named else COMPILERS))
 
 
-class MatmulPrecisionCB(Callback):
-    """Let float32 matrix products use faster, rougher hardware (TF32, bfloat16) during a fit.
-
-    Args:
-        precision: "highest", "high" or "medium", as in `torch.set_float32_matmul_precision`.
-
-    Events: before_fit, cleanup_fit
-    Order:  PLACE
-    Reads:
-    Writes:
-    """
-
-    order = Order.PLACE
-
-    def __init__(self, precision: str = "high") -> None:
-        if precision not in ("highest", "high", "medium"):
-            raise ValueError(f"precision is 'highest', 'high' or 'medium', got {precision!r}")
-        self.precision, self._before = precision, None
-
-    def before_fit(self, learn: Loop) -> None:
-        """Note the setting and change it."""
-        self._before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision(self.precision)
-
-    def cleanup_fit(self, learn: Loop) -> None:
-        """Put the setting back."""
-        if self._before is not None:
-            torch.set_float32_matmul_precision(self._before)
-            self._before = None
-
-
 class Prefetched:
     """A loader whose next batch is copied to a CUDA device while this one is worked on.
 

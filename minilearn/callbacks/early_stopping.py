@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from typing import TYPE_CHECKING, Any
 
 from minilearn.base.text import whole
@@ -158,70 +157,3 @@ class TimeLimitCB(Callback):
     def __repr__(self) -> str:
         """Show the limit."""
         return f"TimeLimitCB({self.minutes})"
-
-
-class SpikeCB(Callback):
-    """Warn when the training loss jumps, or end the fit there: it diverges.
-
-    The loss is looked at as a mean over every so many batches. A spike is a mean that is not
-    finite, or `factor` times the lowest one so far (for positive losses).
-
-    Args:
-        factor: how much is too much, above 1.
-        every: batches in a mean; the device is read once for each.
-        stop: end the fit at the first spike.
-
-    Attributes:
-        spikes: (epoch, batch, loss) of each.
-
-    Raises:
-        ValueError: `factor` or `every` is too small.
-
-    Events: before_fit, after_batch
-    Order:  STOP
-    Reads:  training, loss, epoch, iter
-    Writes:
-    Syncs: once in `every` batches
-    """
-
-    order = Order.STOP
-
-    def __init__(self, factor: float = 3.0, every: int = 50, stop: bool = False) -> None:
-        if not factor > 1 or every < 1:
-            raise ValueError(f"factor is above 1 and every at least 1; got {factor} and {every}")
-        self.factor, self.every, self.stop = factor, every, stop
-        self.spikes: list[tuple[int, int, float]] = []
-        self._forget()
-
-    def _forget(self) -> None:
-        self.spikes, self._sum, self._n, self._lowest = [], 0.0, 0, math.inf
-
-    def before_fit(self, learn: Loop) -> None:
-        """Forget the last fit."""
-        self._forget()
-
-    def after_batch(self, learn: Loop) -> None:
-        """Add up the losses, and look at their mean when there are enough."""
-        if not learn.training:
-            return
-        self._sum, self._n = self._sum + learn.loss.float().mean(), self._n + 1
-        if self._n == self.every:
-            loss, self._sum, self._n = float(self._sum) / self.every, 0.0, 0
-            if math.isfinite(loss) and not loss > self.factor * self._lowest > 0:
-                self._lowest = min(self._lowest, loss)
-            else:
-                self._report(learn, loss)
-
-    def _report(self, learn: Loop, loss: float) -> None:
-        self.spikes.append((learn.epoch, learn.iter, loss))
-        warnings.warn(
-            f"the training loss is {loss:.4g} in epoch {learn.epoch}, batch {learn.iter}; its "
-            f"lowest was {self._lowest:.4g}{': the fit ends here' if self.stop else ''}",
-            stacklevel=2,
-        )
-        if self.stop:
-            raise CancelFitException
-
-    def __repr__(self) -> str:
-        """Show the factor."""
-        return f"SpikeCB({self.factor}{', stop=True' if self.stop else ''})"

@@ -140,7 +140,7 @@ def tta(
             one of number i, over and over. None at all for the mean over random layers.
         dl: as in `get_preds`.
         act: is applied before the mean is taken, softmax say.
-        cbs: further callbacks, such as MCDropoutCB.
+        cbs: further callbacks.
 
     Returns:
         The mean of the predictions, shape (N, ...), and the targets, as `get_preds` does.

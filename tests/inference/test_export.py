@@ -14,13 +14,13 @@ import torch.nn.functional as F
 from torch import nn, optim
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
+from examples.callbacks.mc_dropout import MCDropoutCB
 from minilearn import (
     EMACB,
     BatchTransformCB,
     Callback,
     DataLoaders,
     Learner,
-    MCDropoutCB,
     MetricsCB,
     Pipeline,
     TrainCB,
