@@ -9,8 +9,7 @@ import torch
 from .base.batch import default_device, map_batch, to_cpu, to_device
 from .base.plotting import get_grid, plot_func, show_image, show_images, subplots
 from .base.seed import set_seed
-from .callbacks.averaging import EMACB
-from .callbacks.closure import ClosureCB
+from .callbacks.averaging import EMACB, SWACB
 from .callbacks.compile import CompileCB
 from .callbacks.device import ChannelsLastCB, DeterministicCB, DeviceCB
 from .callbacks.early_stopping import EarlyStopCB, TimeLimitCB
@@ -18,8 +17,7 @@ from .callbacks.gradients import ClipGradCB, GradAccumCB, NonFiniteCB
 from .callbacks.handlers import HasLearnCB, LambdaCB
 from .callbacks.limits import LimitBatchesCB, OverfitCB
 from .callbacks.mixup import CutMixCB, MixUpCB
-from .callbacks.precision import MixedPrecision, ScaledPrecision
-from .callbacks.swa import SWACB
+from .callbacks.precision import ClosureCB, MixedPrecision, ScaledPrecision
 from .callbacks.training import SingleBatchCB, TrainCB
 from .callbacks.transforms import BatchTransformCB, tfm_batch
 from .checkpoint.callback import CheckpointCB

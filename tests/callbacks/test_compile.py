@@ -9,7 +9,8 @@ from torch import nn
 from toys import batches, linear, toy_dls
 
 from minilearn import CompileCB, DeviceCB, Learner, TrainCB
-from minilearn.callbacks.compile import Prefetched, has_compiler
+from minilearn.callbacks.compile import has_compiler
+from minilearn.callbacks.device import Prefetched
 
 
 def test_a_compiled_fit_gives_the_same_weights_under_the_same_names():
