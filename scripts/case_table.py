@@ -12,7 +12,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 TABLE = TESTS / "README.md"
-ROW = re.compile(r"^\| (C\d{3}) \| (.*?) \|.*$", re.M)
+ROW = re.compile(r"^\| (C\d{3}|F\d{2}) \| (.*?) \|.*$", re.M)
 # Names of broken variants: a check is given the fault, and has to see it.
 VARIANT = re.compile(
     r"check_(of_\w+_)?(notices|finds|sees|fails)|would_(be|differ)|is_needed|^test_kept_|_fails$"

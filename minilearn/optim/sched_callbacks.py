@@ -1,30 +1,27 @@
 """Schedules in a fit: torch's schedulers per update, per epoch and on a plateau.
 
-A schedule moves after the recorder has seen the rate that an update used, and before anybody saves
-(R2, R3).
+A schedule moves after the recorder has seen the rate that an update used, and before checkpoints
+are saved.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch.optim import Optimizer, lr_scheduler
 
-from minilearn.core.callback import Callback
-from minilearn.core.events import Order
-
 from ..callbacks.monitor import Monitor
-from ..core.events import CancelEpochException, CancelRoundException
-from .schedulers import Factory, Lengths, asked_lengths, build, check_fits, factory_name
+from ..core.callback import Callback
+from ..core.events import CancelEpochException, CancelRoundException, Order
+from .schedulers import Factory, Lengths, asked_lengths, build, check_length, factory_name
 from .warmup import WarmupLR, set_lr
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
+    from ..core.learner import Loop
 
 
 def fit_lengths(learn: Loop, unit: str) -> Lengths:
@@ -37,24 +34,12 @@ def fit_lengths(learn: Loop, unit: str) -> Lengths:
     return Lengths(updates, epochs, per_epoch, unit)
 
 
-@contextmanager
-def _no_order_warning() -> Iterator[None]:
-    """Silence torch's warning of a schedule that moves before the first update.
-
-    A pass that was cancelled makes no update, and counts as a pass all the same.
-    """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*lr_scheduler.step")
-        yield
-
-
 class BaseSchedCB(Callback):
     """Make a scheduler for the fit's optimizer; subclasses say when it steps, with `_step(learn)`.
 
     Lengths that the factory asks for and that were not given (`total_steps`, `T_max`,
-    `total_iters`, `epochs`, `steps_per_epoch`) are taken from the fit. A schedule that ends before
-    the data do, since a loader has more batches than its length says, keeps its last value, with a
-    warning.
+    `total_iters`, `epochs`, `steps_per_epoch`) are taken from the fit. If a loader has more batches
+    than its length says, the schedule keeps its last value, with a warning.
 
     Args:
         sched: a factory, called with the optimizer: `partial(lr_scheduler.OneCycleLR, max_lr=0.1)`.
@@ -64,7 +49,7 @@ class BaseSchedCB(Callback):
 
     Raises:
         TypeError: `sched` is a scheduler instead of a factory, or the optimizer is not torch's.
-        ValueError: before the first update, where the schedule does not fit.
+        ValueError: before the first update: a length is unknown, or the schedule ends too early.
 
     Events: before_fit, before_epoch, after_step, cleanup_fit
     Order:  SCHEDULE
@@ -86,7 +71,7 @@ class BaseSchedCB(Callback):
         self.steps = 0  # how often the scheduler was, or would have been, stepped
         self._running = False
         self._limit: int | None = None
-        self._state: Any = None  # what a resume gave
+        self._state: Any = None  # loaded, and not used yet
 
     def before_fit(self, learn: Loop) -> None:
         """Forget the last fit's scheduler; the new one waits for a training pass."""
@@ -103,7 +88,7 @@ class BaseSchedCB(Callback):
             self.schedo.tick()
 
     def cleanup_fit(self, learn: Loop) -> None:
-        """Leave the rates that a next schedule on this optimizer starts from."""
+        """Note the rates that a next schedule on this optimizer starts from."""
         if self._running:
             for group, lr in zip(self.schedo.optimizer.param_groups, self._base, strict=False):
                 group["initial_lr"] = lr
@@ -124,19 +109,22 @@ class BaseSchedCB(Callback):
         self._base = [float(group["lr"]) for group in opt.param_groups]
         self.schedo = build(self.sched, opt, lengths)
         self._running = True
-        self._check_kind()
         main = getattr(self.schedo, "main", self.schedo)
         asked = asked_lengths(self.sched)
         self._limit = lengths.total if asked else getattr(main, "total_steps", None)
-        if self._state is not None:
+        state = self._state
+        if state is not None:
             self._restore()
-            check_fits(self.schedo, lengths)
+        if isinstance(main, lr_scheduler.ReduceLROnPlateau):
+            self._check_plateau()
+        else:
+            check_length(self.sched, opt, lengths, self.steps, state and state["schedule"])
+            _warn_of_length(main, lengths)
 
-    def _check_kind(self) -> None:
-        if isinstance(self.schedo, lr_scheduler.ReduceLROnPlateau):
-            raise TypeError(
-                "ReduceLROnPlateau needs a value to watch: use PlateauCB('valid_loss', patience=…)"
-            )
+    def _check_plateau(self) -> None:
+        raise TypeError(
+            "ReduceLROnPlateau needs a value to watch: use PlateauCB('valid_loss', patience=…)"
+        )
 
     def _step(self, learn: Loop) -> None:
         """Move the schedule on by one step, if this is a training pass."""
@@ -149,7 +137,9 @@ class BaseSchedCB(Callback):
             if self.steps == self._limit + 1:
                 self._warn_of_end()
         elif self.steps == 1:
-            with _no_order_warning():
+            with warnings.catch_warnings():
+                # an epoch that was cancelled had no update, and counts all the same
+                warnings.filterwarnings("ignore", message=".*lr_scheduler.step")
                 self.schedo.step(*args)
         else:
             self.schedo.step(*args)
@@ -163,7 +153,7 @@ class BaseSchedCB(Callback):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the scheduler's state, and the fields that it may have set."""
+        """Return the scheduler's state, and the options that it may have set."""
         if self.schedo is None:
             return {}
         groups = [
@@ -187,17 +177,37 @@ class BaseSchedCB(Callback):
         state, self._state = self._state, None
         self.steps, self._base = state["steps"], state["base"]
         self.schedo.load_state_dict(state["schedule"])
-        for group, fields in zip(self.schedo.optimizer.param_groups, state["groups"], strict=True):
-            set_lr(group, fields["lr"])
-            group.update({k: v for k, v in fields.items() if k != "lr"})
+        groups = zip(self.schedo.optimizer.param_groups, state["groups"], strict=False)
+        for group, options in groups:
+            set_lr(group, options["lr"])
+            group.update({k: v for k, v in options.items() if k != "lr"})
 
     def __repr__(self) -> str:
         """Show the factory."""
         return f"{type(self).__name__}({factory_name(self.sched)})"
 
 
+def _warn_of_length(sched: Any, lengths: Lengths) -> None:
+    """Warn where a given length is not that of the fit."""
+    names = ["T_max", "total_steps"]
+    if isinstance(sched, lr_scheduler.PolynomialLR):
+        names.append("total_iters")
+    total = lengths.total
+    for name in names:
+        length = getattr(sched, name, None)
+        if total and length and length != total:
+            after = "rises again" if name == "T_max" else "stays at its last value"
+            what = "will not reach its end" if length > total else f"{after} after its end"
+            warnings.warn(
+                f"{type(sched).__name__} has {name}={length}, and this fit makes {total} "
+                f"{lengths.unit}s: the schedule {what}. Leave out {name} and it is taken from the "
+                "fit.",
+                stacklevel=2,
+            )
+
+
 class BatchSchedCB(BaseSchedCB):
-    """Step a schedule once an update: a skipped one, or a batch that makes none, does not count.
+    """Step a schedule once an update; a batch that makes no update does not count.
 
     Events: before_fit, before_epoch, after_step, cleanup_fit
     Order:  SCHEDULE
@@ -211,9 +221,9 @@ class BatchSchedCB(BaseSchedCB):
 
 
 class EpochSchedCB(BaseSchedCB):
-    """Step a schedule once a pass over the training data, cancelled ones included.
+    """Step a schedule once a pass over the training data, also where that was cancelled.
 
-    It follows `learn.epoch`, also where `valid_every` cuts the data into shorter passes.
+    It follows `learn.epoch`, also where `valid_every` cuts the data into shorter epochs.
 
     Events: before_fit, before_epoch, before_batch, after_step, cleanup_epoch, cleanup_fit
     Order:  SCHEDULE
@@ -224,12 +234,12 @@ class EpochSchedCB(BaseSchedCB):
     unit = "epoch"
 
     def before_batch(self, learn: Loop) -> None:
-        """Catch up, where a new pass over the data began without a word."""
+        """Catch up, where a new pass over the data began without an event."""
         if learn.training and learn.epoch > self.steps:
             self._follow(learn.epoch)
 
     def cleanup_epoch(self, learn: Loop) -> None:
-        """Step, unless an error or the end of the fit broke off the pass."""
+        """Step, unless an error or the end of the fit broke off the epoch."""
         broke_off = not isinstance(
             learn.error, (type(None), CancelEpochException, CancelRoundException)
         )
@@ -276,7 +286,7 @@ class PlateauCB(BaseSchedCB):
         super().__init__(sched if warmup is None else warmup(sched))
 
     def before_fit(self, learn: Loop) -> None:
-        """Forget what the last fit showed."""
+        """Forget the best value of the last fit."""
         super().before_fit(learn)
         self.monitor.reset()
 
@@ -286,7 +296,7 @@ class PlateauCB(BaseSchedCB):
         if value is not None and self._running:
             self._advance(value)
 
-    def _check_kind(self) -> None:
+    def _check_plateau(self) -> None:
         pass
 
     def __repr__(self) -> str:
