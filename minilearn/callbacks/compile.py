@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from ..core.callback import Callback
 from ..core.events import Order
-
-if TYPE_CHECKING:
-    from ..core.learner import Loop
+from ..core.learner import Loop
 
 COMPILERS = ("c++", "g++", "clang++", "cl")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +13,7 @@ from torch import Tensor, nn
 from ..base.batch import default_device, map_batch, tensors, to_device
 from ..core.callback import Callback
 from ..core.events import Order
-
-if TYPE_CHECKING:
-    from ..core.learner import Loop
+from ..core.learner import Loop
 
 
 class DeviceCB(Callback):

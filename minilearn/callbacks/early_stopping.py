@@ -1,25 +1,21 @@
-"""End a fit before its time, and choose the best of its weights."""
+"""End a fit early, and keep its best weights."""
 
 from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from minilearn.base.text import whole
-from minilearn.core.callback import Callback
-from minilearn.core.events import Order
-
-from ..core.events import CancelEpochException, CancelFitException
+from ..base.text import whole
+from ..core.callback import Callback
+from ..core.events import CancelEpochException, CancelFitException, Order
+from ..core.learner import Loop
 from .averaging import restore_validated, validated_state
 from .monitor import Monitor
 
-if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
-
 
 class EarlyStopCB(Callback):
-    """End the fit when a column of the history has stopped getting better (R12, R13).
+    """End the fit when a column of the history has stopped improving.
 
     The fit ends with the `patience`-th validation in a row that was not better than the best so
     far. Values that are not finite are not better; a round without a validation does not count.
@@ -27,20 +23,20 @@ class EarlyStopCB(Callback):
     Args:
         monitor: the column, such as "valid_loss" or "accuracy".
         mode: "min" or "max"; "min" where the name ends in "loss".
-        patience: so many validations in a row, 1 or more.
+        patience: the number of validations in a row, 1 or more.
         min_delta: better means better by more than this.
-        restore_best: end with the weights of the best validation, however the fit ended; these are
-            the averages where an `EMACB` had the averages judged.
-        keep: go on in the next fit with the best and the count of this one.
+        restore_best: end with the weights of the best validation, however the fit ended; with an
+            `EMACB` or `SWACB` these are the averages.
+        keep: let the next fit go on with the best and the count of this one.
 
     Attributes:
         monitor: its `best` is the best value so far.
-        best_epoch: the epoch of it.
+        best_epoch: its epoch.
         count: validations since.
         stopped: the epoch in which this ended the fit, else None.
 
     Raises:
-        ValueError: there is no direction, or `patience` is below 1.
+        ValueError: `mode` is neither given nor known, or `patience` is below 1.
         KeyError: after the first validation, where there is no such column.
 
     Events: before_fit, before_round, after_round, cleanup_fit
@@ -76,12 +72,12 @@ class EarlyStopCB(Callback):
         self.stopped = None
 
     def before_round(self, learn: Loop) -> None:
-        """End a resumed fit at once, if it was this that ended it before."""
+        """End a resumed fit at once, if this callback had ended it before."""
         if self._resumed and self.count >= self.patience:
             raise CancelFitException
 
     def after_round(self, learn: Loop) -> None:
-        """Compare, and end the fit when patience is at its end."""
+        """Compare the value with the best, and end the fit when patience runs out."""
         value = self.monitor.read(learn)
         if value is None:
             return
@@ -107,9 +103,8 @@ class EarlyStopCB(Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there, in the running fit or in the next one."""
-        self.count, self.best_epoch, self._best = (
-            state[name] for name in ("count", "best_epoch", "weights")
-        )
+        self.count, self.best_epoch = state["count"], state["best_epoch"]
+        self._best = state["weights"]
         self.monitor.load_state_dict(state["monitor"])
         self._resumed = True
 
@@ -119,7 +114,7 @@ class EarlyStopCB(Callback):
 
 
 class TimeLimitCB(Callback):
-    """End the fit when its time is up: the training pass ends, its validation still runs.
+    """End the fit when its time is up: the training epoch ends, its validation still runs.
 
     Args:
         minutes: from the start of the fit.
@@ -141,11 +136,11 @@ class TimeLimitCB(Callback):
         self.minutes, self._end = minutes, math.inf
 
     def before_fit(self, learn: Loop) -> None:
-        """Look at the clock."""
+        """Start the clock."""
         self._end = time.monotonic() + 60 * self.minutes
 
     def after_batch(self, learn: Loop) -> None:
-        """End the training pass."""
+        """End the training epoch."""
         if learn.training and time.monotonic() >= self._end:
             raise CancelEpochException
 

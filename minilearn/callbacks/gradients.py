@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +19,7 @@ from ..core.events import (
     CancelStepException,
     Order,
 )
-
-if TYPE_CHECKING:
-    from ..core.learner import Loop
+from ..core.learner import Loop
 
 
 def with_grads(learn: Loop) -> list[Any]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..base.batch import describe
 from ..base.text import did_you_mean
-
-if TYPE_CHECKING:
-    from ..core.learner import Loop
+from ..core.learner import Loop
 
 
 class Monitor:

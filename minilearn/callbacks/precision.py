@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.amp import GradScaler
 
 from ..base.batch import default_device
+from ..core.learner import Loop
 from .gradients import GradAccumCB, NonFiniteCB, check_grads_end
 from .training import TrainCB, explain_loss
-
-if TYPE_CHECKING:
-    from ..core.learner import Loop
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

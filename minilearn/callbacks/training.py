@@ -6,7 +6,7 @@ import copy
 import inspect
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +15,7 @@ from ..base.batch import compare, describe
 from ..core.callback import Callback
 from ..core.dispatch import default_actions
 from ..core.events import CancelFitException, Order
-
-if TYPE_CHECKING:
-    from ..core.learner import Loop
+from ..core.learner import Loop
 
 
 @default_actions

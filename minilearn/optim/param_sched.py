@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minilearn.base.text import did_you_mean
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 
-if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
-
+from ..core.learner import Loop
 
 SHORT = {"wd": "weight_decay", "mom": "momentum"}
 

@@ -10,18 +10,16 @@ import math
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from torch.optim import Optimizer, lr_scheduler
 
 from ..callbacks.monitor import Monitor
 from ..core.callback import Callback
 from ..core.events import CancelEpochException, CancelRoundException, Order
+from ..core.learner import Loop
 from .schedulers import Factory, Lengths, asked_lengths, build, check_length, factory_name
 from .warmup import WarmupLR, set_lr
-
-if TYPE_CHECKING:
-    from ..core.learner import Loop
 
 
 def fit_lengths(learn: Loop, unit: str) -> Lengths:
