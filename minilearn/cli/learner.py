@@ -93,9 +93,9 @@ def build_learner(
 def _optimizer(opt: str, opt_args: Any) -> tuple[Any, dict[str, Any], list[str]]:
     """Return the optimizer of a name, its arguments, and what is wrong with those."""
     from minilearn.nn.registry import named_object
-    from minilearn.optim.optimizer import named
+    from minilearn.optim.optimizer import optimizer_class
 
-    func = named_object(opt) if ":" in opt else named(opt)
+    func = named_object(opt) if ":" in opt else optimizer_class(opt)
     return func, *arguments_for(func, opt_args, "opt_args", opt, but=("params", "lr"))
 
 

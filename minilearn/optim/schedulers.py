@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer, lr_scheduler
 
 from ..base.seed import preserved_random_states
@@ -106,6 +107,14 @@ def factory_name(factory: Factory) -> str:
     """Return what a factory is called: the class or function inside partials."""
     inner = getattr(factory, "func", factory)
     return getattr(inner, "__name__", type(inner).__name__)
+
+
+def set_lr(group: dict[str, Any], lr: float) -> None:
+    """Set the rate of a parameter group; a rate that is a tensor (in a CUDA graph) is filled."""
+    if isinstance(group["lr"], Tensor):
+        group["lr"].fill_(lr)
+    else:
+        group["lr"] = lr
 
 
 class TimmScheduler:

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from torch import Tensor
 from torch.optim import Optimizer
 
-from .schedulers import Factory, Lengths, Shadow, build, shadow_lrs
+from .schedulers import Factory, Lengths, Shadow, build, set_lr, shadow_lrs
 
 FORMS = ("auto", "factor", "fix")
 UNITS = ("step", "epoch")
@@ -180,11 +179,3 @@ class WarmupLR:
         for group, lr in zip(self.shadow.param_groups, state["lrs"], strict=False):
             group["lr"] = lr
         self._apply()
-
-
-def set_lr(group: dict[str, Any], lr: float) -> None:
-    """Set the rate of a parameter group; a rate that is a tensor (in a CUDA graph) is filled."""
-    if isinstance(group["lr"], Tensor):
-        group["lr"].fill_(lr)
-    else:
-        group["lr"] = lr
