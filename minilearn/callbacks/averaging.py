@@ -265,9 +265,7 @@ class SWACB(_Averages):
 
     def __init__(self, start: float | int = 0.75, every: int = 1, *, keep: bool = False) -> None:
         if isinstance(start, bool) or start < 0 or (isinstance(start, float) and start >= 1):
-            raise ValueError(
-                f"start is a fraction (0.75) or a number of updates (1000), got {start}"
-            )
+            raise ValueError(f"start is a fraction (0.75) or a number (1000), got {start}")
         super().__init__(keep)
         self.start, self.every, self._skipped = start, whole("every", every, of="updates"), 0
 
@@ -276,8 +274,8 @@ class SWACB(_Averages):
         if isinstance(self.start, float):
             if learn.n_steps is None:
                 raise ValueError(
-                    f"SWACB(start={self.start}) is a fraction of the fit's updates, and nobody "
-                    "knows their number: give a number of updates, or fit(n_steps=...)"
+                    f"{self!r} begins after a fraction of the fit's updates, whose number is "
+                    "unknown: give a number of updates, or fit(n_steps=...)"
                 )
             self._skipped = round(self.start * learn.n_steps)
         super()._begin(learn)

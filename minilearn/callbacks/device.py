@@ -132,9 +132,10 @@ class DeterministicCB(Callback):
 
     def before_fit(self, learn: Loop) -> None:
         """Note the settings and change them."""
-        self._before = before = _determinism()
-        warn_only = before[1] if self.warn_only is None else self.warn_only
-        _set_determinism(True, warn_only, True, False)
+        cudnn, enabled = torch.backends.cudnn, torch.are_deterministic_algorithms_enabled()
+        warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+        self._before = enabled, warn_only, cudnn.deterministic, cudnn.benchmark
+        _set_determinism(True, warn_only if self.warn_only is None else self.warn_only, True, False)
 
     def before_epoch(self, learn: Loop) -> None:
         """Check the setting of cuBLAS, once the model is on its device."""
@@ -157,15 +158,6 @@ class DeterministicCB(Callback):
     def __repr__(self) -> str:
         """Show the setting that was given."""
         return f"DeterministicCB({'' if self.warn_only is None else f'warn_only={self.warn_only}'})"
-
-
-def _determinism() -> tuple[bool, bool, bool, bool]:
-    return (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-        torch.backends.cudnn.deterministic,
-        torch.backends.cudnn.benchmark,
-    )
 
 
 def _set_determinism(enabled: bool, warn_only: bool, cudnn: bool, benchmark: bool) -> None:

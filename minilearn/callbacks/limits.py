@@ -92,10 +92,7 @@ def _how_many(limit: int | float, length: int | None, phase: str) -> int:
     if not isinstance(limit, float):
         return limit if length is None else min(limit, length)
     if length is None:
-        raise ValueError(
-            f"{limit} is a fraction of the {phase} loader, which has no length: give a number of "
-            "batches"
-        )
+        raise ValueError(f"the {phase} loader has no length: give a number of batches, not {limit}")
     return max(1, round(limit * length))
 
 

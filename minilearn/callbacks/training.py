@@ -216,8 +216,8 @@ def inputs_and_targets(learn: Any) -> tuple[Any, Any]:
 def split_by_owner(learn: Any) -> tuple[Any, Mapping, Any]:
     """Return positional inputs, keyword inputs and targets, as the owner of `get_loss` splits."""
     owner, batch = learn.owner("get_loss") if hasattr(learn, "owner") else None, learn.batch
-    if hasattr(owner, "split"):
-        return owner.split(batch)
+    if (split := getattr(owner, "split", None)) is not None:
+        return split(batch)
     known = isinstance(batch, (tuple, list, Mapping, Tensor))
     return TrainCB().split(batch) if known else ((batch,), {}, ())
 

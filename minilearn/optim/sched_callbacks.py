@@ -24,6 +24,7 @@ from .schedulers import (
     Lengths,
     asked_lengths,
     build,
+    check_factory,
     check_length,
     factory_name,
     set_lr,
@@ -70,11 +71,7 @@ class BaseSchedCB(Callback):
     unit: ClassVar[str] = "update"
 
     def __init__(self, sched: Factory) -> None:
-        if not callable(sched):
-            raise TypeError(
-                f"give a factory, such as partial(lr_scheduler.{type(sched).__name__}, …), not a "
-                "scheduler: each fit has an optimizer of its own"
-            )
+        check_factory(sched)
         self.sched = sched
         self.schedo: Any = None
         self.steps = 0  # how often the scheduler was, or would have been, stepped
@@ -83,11 +80,11 @@ class BaseSchedCB(Callback):
         self._state: Any = None  # loaded, and not used yet
 
     def before_fit(self, learn: Loop) -> None:
-        """Forget the last fit's scheduler; the new one waits for a training pass."""
+        """Forget the last fit's scheduler; the new one waits for a training epoch."""
         self.schedo, self.steps, self._running = None, 0, False
 
     def before_epoch(self, learn: Loop) -> None:
-        """Make the scheduler, before the first training pass or to go on with a state."""
+        """Make the scheduler, before the first training epoch or to go on with a state."""
         if (learn.training or self._state is not None) and not self._running:
             self._make(learn)
 
@@ -107,8 +104,8 @@ class BaseSchedCB(Callback):
         opt, lengths = learn.opt, fit_lengths(learn, self.unit)
         if not isinstance(opt, Optimizer):
             raise TypeError(
-                f"{factory_name(self.sched)} needs a torch.optim.Optimizer, and this fit has "
-                f"{type(opt).__name__}: derive it from torch.optim.Optimizer, or drop {self!r}"
+                f"{self!r} needs a torch.optim.Optimizer, and this fit has {type(opt).__name__}: "
+                "derive it from that class, or leave the schedule out"
             )
         # an earlier fit's schedule has left them at its end; a resumed one began with what it saved
         rates = [group.get("initial_lr", group["lr"]) for group in opt.param_groups]
@@ -119,8 +116,8 @@ class BaseSchedCB(Callback):
         self.schedo = build(self.sched, opt, lengths)
         self._running = True
         main = getattr(self.schedo, "main", self.schedo)
-        asked = asked_lengths(self.sched)
-        self._limit = lengths.total if asked else getattr(main, "total_steps", None)
+        own = getattr(main, "total_steps", None)
+        self._limit = lengths.total if asked_lengths(self.sched) else own
         state = self._state
         if state is not None:
             self._restore()
@@ -132,7 +129,7 @@ class BaseSchedCB(Callback):
         _warn_of_length(main, lengths)
 
     def _step(self, learn: Loop) -> None:
-        """Move the schedule on by one step, if this is a training pass."""
+        """Move the schedule on by one step, if this is a training epoch."""
         if learn.training:
             self._advance()
 
@@ -140,7 +137,11 @@ class BaseSchedCB(Callback):
         self.steps += 1
         if self._limit is not None and self.steps > self._limit:
             if self.steps == self._limit + 1:
-                self._warn_of_end()
+                warnings.warn(
+                    f"the schedule has {self._limit} steps and the loader more batches than its "
+                    "length says: the learning rate stays at its last value. Give fit n_steps=…",
+                    stacklevel=2,
+                )
         elif self.steps == 1:
             with warnings.catch_warnings():
                 # an epoch that was cancelled had no update, and counts all the same
@@ -149,28 +150,14 @@ class BaseSchedCB(Callback):
         else:
             self.schedo.step(*args)
 
-    def _warn_of_end(self) -> None:
-        warnings.warn(
-            f"the schedule has {self._limit} steps, and the fit goes on: the learning rate stays "
-            "at its last value. The loader gives more batches than its length says; give fit "
-            "n_steps=…",
-            stacklevel=2,
-        )
-
     def state_dict(self) -> dict[str, Any]:
         """Return the scheduler's state, and the options that it may have set."""
         if self.schedo is None:
             return {}
-        groups = [
-            {k: v for k, v in group.items() if k in ("lr", "initial_lr", "momentum", "betas")}
-            for group in self.schedo.optimizer.param_groups
-        ]
-        return {
-            "steps": self.steps,
-            "base": self._base,
-            "groups": groups,
-            "schedule": self.schedo.state_dict(),
-        }
+        names = ("lr", "initial_lr", "momentum", "betas")
+        groups = [{k: g[k] for k in names if k in g} for g in self.schedo.optimizer.param_groups]
+        state = {"steps": self.steps, "base": self._base, "groups": groups}
+        return state | {"schedule": self.schedo.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` returned: now, or when the next fit makes its scheduler."""
@@ -185,7 +172,7 @@ class BaseSchedCB(Callback):
         groups = zip(self.schedo.optimizer.param_groups, state["groups"], strict=False)
         for group, options in groups:
             set_lr(group, options["lr"])
-            group.update({k: v for k, v in options.items() if k != "lr"})
+            group.update(options | {"lr": group["lr"]})
 
     def __repr__(self) -> str:
         """Show the factory."""
@@ -245,10 +232,8 @@ class EpochSchedCB(BaseSchedCB):
 
     def cleanup_epoch(self, learn: Loop) -> None:
         """Step, unless an error or the end of the fit broke off the epoch."""
-        broke_off = not isinstance(
-            learn.error, (type(None), CancelEpochException, CancelRoundException)
-        )
-        if learn.training and self._running and not broke_off and not learn.plan.cuts:
+        counts = isinstance(learn.error, (type(None), CancelEpochException, CancelRoundException))
+        if learn.training and self._running and counts and not learn.plan.cuts:
             self._follow(learn.epoch + 1)
 
     def _follow(self, epoch: int) -> None:

@@ -71,8 +71,7 @@ def build(factory: Factory, opt: Optimizer, lengths: Lengths) -> Any:
     if unknown:
         raise ValueError(
             f"{factory_name(factory)} needs {', '.join(unknown)}, and the length of this fit is "
-            f"unknown because its loader has none. Give fit n_steps=…, or the schedule "
-            f"{unknown[0]}=…"
+            f"unknown: its loader has none. Give fit n_steps=…, or the schedule {unknown[0]}=…"
         )
     sched = factory(opt, **filled)
     return TimmScheduler(sched) if hasattr(sched, "step_update") else sched
@@ -103,8 +102,19 @@ def asked_lengths(factory: Factory) -> list[str]:
     return asked
 
 
+def check_factory(factory: Any) -> None:
+    """Raise where somebody gives a scheduler: it belongs to one optimizer, and a fit makes its own.
+
+    Raises:
+        TypeError: `factory` cannot be called.
+    """
+    if not callable(factory):
+        name = type(factory).__name__
+        raise TypeError(f"give a factory, partial(lr_scheduler.{name}, …), not a scheduler")
+
+
 def factory_name(factory: Factory) -> str:
-    """Return what a factory is called: the class or function inside partials."""
+    """Return the name of the class or function inside a factory."""
     inner = getattr(factory, "func", factory)
     return getattr(inner, "__name__", type(inner).__name__)
 
@@ -248,11 +258,7 @@ def sched_lrs(
     Raises:
         TypeError: `sched` is a scheduler already, which could not be run without moving it.
     """
-    if not callable(sched):
-        raise TypeError(
-            f"give a factory, such as partial({type(sched).__name__}, …), not a scheduler: "
-            "a preview must not move one that is in use"
-        )
+    check_factory(sched)
     like = torch.optim.SGD([torch.zeros(1)], lr, momentum=0.9) if opt is None else opt
     epochs = None if steps_per_epoch is None else math.ceil(n / steps_per_epoch)
     lengths = Lengths(n, epochs, steps_per_epoch)

@@ -83,7 +83,7 @@ class Warmup:
         end = None
         if self.form == "auto" and steps is not None:
             end = shadow_lrs(make, opt, min(steps, lengths.total or steps) + 1)[-1]
-        return WarmupLR(opt, make, n, self.form, self.start, end, by_update)
+        return WarmupLR(opt, make, self, n, end, by_update)
 
     def _steps(self, lengths: Lengths) -> int:
         """Return the length: in epochs around a per-epoch schedule, else in updates."""
@@ -91,8 +91,7 @@ class Warmup:
             return math.ceil(self.n)
         if lengths.per_epoch is None:
             raise ValueError(
-                f"a warm-up of {self.n} epochs needs to know the updates in an epoch, and the "
-                "loader has no length. Give warmup(…, unit='step')"
+                f"a warm-up of {self.n} epochs needs a loader with a length; give unit='step'"
             )
         return math.ceil(self.n * lengths.per_epoch)
 
@@ -103,25 +102,17 @@ class WarmupLR:
     Args:
         optimizer: its rates are set.
         make: makes the schedule to follow, for a `Shadow` of the optimizer.
-        n: the length of the warm-up.
-        form: see `warmup`.
-        start: see `warmup`.
+        how: the form and the start of the warm-up.
+        n: its length.
         end: the schedule's rates at n; None if they are unknown, and its present ones serve.
         by_update: `tick` moves the warm-up, once an update; `step` moves only the schedule.
     """
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        make: Factory,
-        n: int,
-        form: str,
-        start: float,
-        end: list[float] | None = None,
-        by_update: bool = False,
+        self, optimizer: Optimizer, make: Factory, how: Warmup, n: int, end: Any, by_update: bool
     ) -> None:
-        self.optimizer, self.n, self.form, self.start = optimizer, n, form, start
-        self.end, self.by_update, self.t = end, by_update, 0
+        self.optimizer, self.how, self.n, self.end = optimizer, how, n, end
+        self.by_update, self.t = by_update, 0
         self.shadow = Shadow(optimizer)
         self.main = make(self.shadow)
         self.base_lrs = [g.get("initial_lr", g["lr"]) for g in self.shadow.param_groups]
@@ -153,10 +144,10 @@ class WarmupLR:
         regular = self.shadow.lrs()
         if self.t >= self.n:
             return regular
-        a, start = self.t / self.n, self.start
-        if self.form == "factor":
+        a, start = self.t / self.n, self.how.start
+        if self.how.form == "factor":
             return [lr * (start * (1 - a) + a) for lr in regular]
-        if self.form == "fix":
+        if self.how.form == "fix":
             return [start * (1 - a) + base * a for base in self.base_lrs]
         ends = zip(self.base_lrs, self.end or regular, strict=False)
         return [base * start * (1 - a) + end * a for base, end in ends]

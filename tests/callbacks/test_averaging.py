@@ -215,12 +215,12 @@ def test_bad_settings_raise():
             make()
 
 
-def test_a_share_of_an_unknown_number_of_updates_raises():
+def test_a_fraction_of_an_unknown_number_of_updates_raises():
     class Endless:
         def __iter__(self):
             return iter(batches(2))
 
-    with pytest.raises(ValueError, match="nobody knows their number"):
+    with pytest.raises(ValueError, match="whose number is unknown"):
         toy_learner([SWACB(0.5)], (Endless(), None)).fit(1)
 
 
