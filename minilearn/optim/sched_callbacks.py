@@ -52,7 +52,8 @@ class BaseSchedCB(Callback):
     than its length says, the schedule keeps its last value, with a warning.
 
     Args:
-        sched: a factory, called with the optimizer: `partial(lr_scheduler.OneCycleLR, max_lr=0.1)`.
+        sched: a factory, `partial(lr_scheduler.OneCycleLR, max_lr=0.1)` say. It is called with the
+            optimizer; before that with a copy of its options, to see how long the schedule is.
 
     Attributes:
         schedo: the scheduler of the running or the last fit.
@@ -113,19 +114,19 @@ class BaseSchedCB(Callback):
         for group, rate in zip(opt.param_groups, rates, strict=False):
             set_lr(group, rate)
         self._base = [float(group["lr"]) for group in opt.param_groups]
+        done, saved = (self._state[k] for k in ("steps", "schedule")) if self._state else (0, None)
+        check_length(self.sched, opt, lengths, done, saved)  # first: the last one made is the fit's
         self.schedo = build(self.sched, opt, lengths)
         self._running = True
         main = getattr(self.schedo, "main", self.schedo)
         own = getattr(main, "total_steps", None)
         self._limit = lengths.total if asked_lengths(self.sched) else own
-        state = self._state
-        if state is not None:
+        if self._state is not None:
             self._restore()
         if isinstance(main, lr_scheduler.ReduceLROnPlateau) and self.unit != "round":
             raise TypeError(
                 "ReduceLROnPlateau needs a value to watch: use PlateauCB('valid_loss', patience=…)"
             )
-        check_length(self.sched, opt, lengths, self.steps, state and state["schedule"])
         _warn_of_length(main, lengths)
 
     def _step(self, learn: Loop) -> None:

@@ -193,7 +193,7 @@ def one_cycle(
         max_lr: highest rate of the group with the largest one, or one for each group; by default
             the group's own rates.
         pct_start: the fraction of updates in which the rate rises.
-        kwargs: those of OneCycleLR.
+        kwargs: passed to OneCycleLR.
 
     Source: Smith & Topin 2017, "Super-Convergence" (arXiv:1708.07120).
     """
@@ -217,7 +217,7 @@ def flat_cos(
         opt: the optimizer.
         total_steps: updates in all.
         pct_start: the fraction of them with the full rate.
-        div_final: what the rate is divided by at the end.
+        div_final: the rate ends at its start divided by this.
 
     Source: fastai, `Learner.fit_flat_cos`.
     """
@@ -249,14 +249,14 @@ def sched_lrs(
     """Return the learning rates of the first group at steps 0 to n - 1, without any training.
 
     Args:
-        sched: a factory, as `BatchSchedCB` takes; lengths left open are filled in with `n`.
+        sched: a factory, as `BatchSchedCB` takes; lengths that it was not given are `n`.
         n: the number of steps.
         lr: the optimizer's learning rate.
         opt: an optimizer whose groups are copied; it is not touched.
         steps_per_epoch: for factories that count in epochs.
 
     Raises:
-        TypeError: `sched` is a scheduler already, which could not be run without moving it.
+        TypeError: `sched` is a scheduler; running it would move it.
     """
     check_factory(sched)
     like = torch.optim.SGD([torch.zeros(1)], lr, momentum=0.9) if opt is None else opt
@@ -277,9 +277,7 @@ def shadow_lrs(make: Factory, opt: Optimizer, n: int) -> list[list[float]]:
     return lrs
 
 
-def check_length(
-    factory: Factory, opt: Optimizer, lengths: Lengths, done: int = 0, state: Any = None
-) -> None:
+def check_length(factory: Factory, opt: Optimizer, lengths: Lengths, done: int, state: Any) -> None:
     """Step a schedule beside `opt`, as often as the fit will.
 
     Only the steps can show that a schedule ends too early, wherever in it the cause may be.
@@ -289,7 +287,7 @@ def check_length(
         opt: the optimizer of the fit.
         lengths: of the fit. Where the number of steps is unknown, or very large, nothing is tried.
         done: the steps that a resumed schedule made before.
-        state: its state.
+        state: its state, None for a new schedule.
 
     Raises:
         ValueError: it cannot be stepped so often.
@@ -299,17 +297,19 @@ def check_length(
         return
     with preserved_random_states(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the schedule of the fit itself will give them
+        step = 0
         try:
             sched = build(factory, shadow := Shadow(opt), lengths)
             if state is not None:
                 sched.load_state_dict(copy.deepcopy(state))
-        except Exception:  # the fit's own shows what is wrong, if it is not the shadow
-            return
-        try:
-            for _ in range(done, total):
+            step = done
+            while step < total:
                 shadow.step()
                 sched.step()
+                step += 1
         except Exception as e:
+            if step == 0:  # it may need more than a shadow: a gradient, a metric
+                return
             raise ValueError(
                 f"{factory_name(factory)} cannot make {total} steps, one for each {lengths.unit} "
                 f"of this fit: {e}. Make it as long, or leave out its length (total_steps=…), and "
@@ -327,7 +327,7 @@ def plot_sched(
         n: the number of steps.
         lr: the optimizer's learning rate.
         ax: where to plot; a new figure when it is not given.
-        kwargs: those of `sched_lrs`.
+        kwargs: passed to `sched_lrs`.
     """
     if ax is None:
         import matplotlib.pyplot as plt

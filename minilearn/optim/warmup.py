@@ -77,9 +77,8 @@ class Warmup:
             warnings.warn(f"the warm-up takes {n} steps, and the fit makes {total}", stacklevel=2)
         steps: int | None = n  # of the schedule, until the warm-up ends
         if by_update:
-            steps = (
-                n // lengths.per_epoch if lengths.unit == "epoch" and lengths.per_epoch else None
-            )
+            per_epoch = lengths.per_epoch if lengths.unit == "epoch" else None
+            steps = n // per_epoch if per_epoch else None
         end = None
         if self.form == "auto" and steps is not None:
             end = shadow_lrs(make, opt, min(steps, lengths.total or steps) + 1)[-1]

@@ -312,6 +312,32 @@ def only_for_sgd(opt):
     return lr_scheduler.LambdaLR(opt, noisy)
 
 
+class ByGradient(lr_scheduler.LRScheduler):
+    """Needs a weight and its gradient: the try at the start has none."""
+
+    def get_lr(self):
+        grads = [p.grad for group in self.optimizer.param_groups for p in group["params"]]
+        if self.last_epoch and grads[0] is None:
+            raise RuntimeError("no gradient")
+        return [1 / (1 + self.last_epoch) for _ in self.base_lrs]
+
+
+def test_a_schedule_that_needs_more_than_a_try_can_give_is_left_alone():
+    _, used = fit(BatchSchedCB(ByGradient))
+    assert used.lrs == pytest.approx([1 / (1 + t) for t in range(10)])
+
+
+def test_the_last_schedule_that_a_factory_made_is_that_of_the_fit():
+    made = []
+
+    def make(opt):
+        made.append(lr_scheduler.StepLR(opt, 3))
+        return made[-1]
+
+    learn, _ = fit(BatchSchedCB(make))
+    assert learn.find(BatchSchedCB).schedo is made[-1]
+
+
 @pytest.mark.parametrize("make", [partial(lr_scheduler.LambdaLR, lr_lambda=noisy), only_for_sgd])
 def test_the_try_at_the_start_draws_nothing_and_ends_no_good_run(make):
     torch.manual_seed(5)
