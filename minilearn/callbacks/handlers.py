@@ -80,9 +80,9 @@ class OnEvent(Callback):
         self.learn, self.event, self.fn = learn, event, fn
         self.every, self.once, self.when, self.order = every, once, when, order
         self.active = False
-        setattr(self, event, self._hear)
+        setattr(self, event, self._run)
 
-    def _hear(self, learn: Loop) -> None:
+    def _run(self, learn: Loop) -> None:
         if not self.active or (self.every > 1 and count(learn, self.event) % self.every):
             return
         try:

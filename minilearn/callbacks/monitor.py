@@ -30,7 +30,7 @@ class Monitor:
         if mode is None and name.endswith("loss"):
             mode = "min"
         if mode not in ("min", "max"):
-            raise ValueError(f"which {name!r} is better? Give mode='min' or 'max'; got {mode!r}")
+            raise ValueError(f"say what is better for {name!r}: mode='min' or 'max'; got {mode!r}")
         if not min_delta >= 0:
             raise ValueError(f"min_delta is 0 or more, got {min_delta}")
         self.name, self.mode, self.min_delta = name, mode, min_delta

@@ -159,8 +159,8 @@ class TimmScheduler:
         (self.sched.step if self.sched.t_in_epochs else self.sched.step_update)(t, *metric)
 
 
-class Shadow(Optimizer):
-    """An optimizer to run schedules on: with another one's options, and without its weights."""
+class DummyOptimizer(Optimizer):
+    """An optimizer to try schedules on: it has the options of another one, and no weights."""
 
     def __init__(self, like: Optimizer) -> None:
         groups = [
@@ -262,23 +262,23 @@ def sched_lrs(
     like = torch.optim.SGD([torch.zeros(1)], lr, momentum=0.9) if opt is None else opt
     epochs = None if steps_per_epoch is None else math.ceil(n / steps_per_epoch)
     lengths = Lengths(n, epochs, steps_per_epoch)
-    return [lrs[0] for lrs in shadow_lrs(partial(build, sched, lengths=lengths), like, n)]
+    return [lrs[0] for lrs in group_lrs(partial(build, sched, lengths=lengths), like, n)]
 
 
-def shadow_lrs(make: Factory, opt: Optimizer, n: int) -> list[list[float]]:
-    """Return the rates of all groups at steps 0 to n - 1, of a schedule run beside `opt`."""
-    shadow = Shadow(opt)
-    sched = make(shadow)
-    lrs = [shadow.lrs()]
+def group_lrs(make: Factory, opt: Optimizer, n: int) -> list[list[float]]:
+    """Return the rates of all groups at steps 0 to n - 1; `opt` itself is not touched."""
+    dummy = DummyOptimizer(opt)
+    sched = make(dummy)
+    lrs = [dummy.lrs()]
     for _ in range(n - 1):
-        shadow.step()
+        dummy.step()
         sched.step()
-        lrs.append(shadow.lrs())
+        lrs.append(dummy.lrs())
     return lrs
 
 
 def check_length(factory: Factory, opt: Optimizer, lengths: Lengths, done: int, state: Any) -> None:
-    """Step a schedule beside `opt`, as often as the fit will.
+    """Step a schedule on a dummy optimizer, as often as the fit will.
 
     Only the steps can show that a schedule ends too early, wherever in it the cause may be.
 
@@ -299,16 +299,16 @@ def check_length(factory: Factory, opt: Optimizer, lengths: Lengths, done: int, 
         warnings.simplefilter("ignore")  # the schedule of the fit itself will give them
         step = 0
         try:
-            sched = build(factory, shadow := Shadow(opt), lengths)
+            sched = build(factory, dummy := DummyOptimizer(opt), lengths)
             if state is not None:
                 sched.load_state_dict(copy.deepcopy(state))
             step = done
             while step < total:
-                shadow.step()
+                dummy.step()
                 sched.step()
                 step += 1
         except Exception as e:
-            if step == 0:  # it may need more than a shadow: a gradient, a metric
+            if step == 0:  # it may need a gradient or a metric
                 return
             raise ValueError(
                 f"{factory_name(factory)} cannot make {total} steps, one for each {lengths.unit} "

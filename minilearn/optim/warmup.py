@@ -1,7 +1,7 @@
 """Warm-up around any schedule, per update, per epoch or on a plateau.
 
-The schedule runs on a shadow of the optimizer from the first step on; the warm-up reads its rates
-there and writes its own into the real optimizer, so neither disturbs the other.
+The schedule runs on a dummy optimizer from the first step on; the warm-up reads its rates there and
+writes its own into the real one, so neither disturbs the other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from .schedulers import Factory, Lengths, Shadow, build, set_lr, shadow_lrs
+from .schedulers import DummyOptimizer, Factory, Lengths, build, group_lrs, set_lr
 
 FORMS = ("auto", "factor", "fix")
 UNITS = ("step", "epoch")
@@ -81,7 +81,7 @@ class Warmup:
             steps = n // per_epoch if per_epoch else None
         end = None
         if self.form == "auto" and steps is not None:
-            end = shadow_lrs(make, opt, min(steps, lengths.total or steps) + 1)[-1]
+            end = group_lrs(make, opt, min(steps, lengths.total or steps) + 1)[-1]
         return WarmupLR(opt, make, self, n, end, by_update)
 
     def _steps(self, lengths: Lengths) -> int:
@@ -99,27 +99,27 @@ class WarmupLR:
     """A scheduler that follows another one, and is below it for the first n steps.
 
     Args:
-        optimizer: its rates are set.
-        make: makes the schedule to follow, for a `Shadow` of the optimizer.
-        how: the form and the start of the warm-up.
+        opt: its rates are set.
+        make: makes the schedule to follow, for a `DummyOptimizer` of the optimizer.
+        settings: the form and the start of the warm-up.
         n: its length.
         end: the schedule's rates at n; None if they are unknown, and its present ones serve.
         by_update: `tick` moves the warm-up, once an update; `step` moves only the schedule.
     """
 
     def __init__(
-        self, optimizer: Optimizer, make: Factory, how: Warmup, n: int, end: Any, by_update: bool
+        self, opt: Optimizer, make: Factory, settings: Warmup, n: int, end: Any, by_update: bool
     ) -> None:
-        self.optimizer, self.how, self.n, self.end = optimizer, how, n, end
+        self.optimizer, self.settings, self.n, self.end = opt, settings, n, end
         self.by_update, self.t = by_update, 0
-        self.shadow = Shadow(optimizer)
-        self.main = make(self.shadow)
-        self.base_lrs = [g.get("initial_lr", g["lr"]) for g in self.shadow.param_groups]
+        self.dummy = DummyOptimizer(opt)
+        self.main = make(self.dummy)
+        self.base_lrs = [g.get("initial_lr", g["lr"]) for g in self.dummy.param_groups]
         self._apply()
 
     def step(self, *args: Any) -> None:
         """Move the schedule on by a step, and the warm-up with it; a plateau gives its metric."""
-        self.shadow.step()
+        self.dummy.step()
         self.main.step(*args)
         self.t += not self.by_update
         self._apply()
@@ -140,32 +140,32 @@ class WarmupLR:
         return self.main.last_epoch
 
     def _lrs(self) -> list[float]:
-        regular = self.shadow.lrs()
+        regular = self.dummy.lrs()
         if self.t >= self.n:
             return regular
-        a, start = self.t / self.n, self.how.start
-        if self.how.form == "factor":
+        a, start = self.t / self.n, self.settings.start
+        if self.settings.form == "factor":
             return [lr * (start * (1 - a) + a) for lr in regular]
-        if self.how.form == "fix":
+        if self.settings.form == "fix":
             return [start * (1 - a) + base * a for base in self.base_lrs]
         ends = zip(self.base_lrs, self.end or regular, strict=False)
         return [base * start * (1 - a) + end * a for base, end in ends]
 
     def _apply(self) -> None:
-        groups = zip(self.optimizer.param_groups, self.shadow.param_groups, strict=False)
-        for (group, shadow), lr in zip(groups, self._lrs(), strict=False):  # groups may be added
+        groups = zip(self.optimizer.param_groups, self.dummy.param_groups, strict=False)
+        for (group, dummy), lr in zip(groups, self._lrs(), strict=False):  # groups may be added
             set_lr(group, lr)
             if getattr(self.main, "cycle_momentum", False):
-                group.update({k: shadow[k] for k in ("momentum", "betas") if k in shadow})
+                group.update({k: dummy[k] for k in ("momentum", "betas") if k in dummy})
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters, the schedule's state and its rates."""
-        return {"t": self.t, "main": self.main.state_dict(), "lrs": self.shadow.lrs()}
+        return {"t": self.t, "main": self.main.state_dict(), "lrs": self.dummy.lrs()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` returned."""
         self.t = state["t"]
         self.main.load_state_dict(state["main"])
-        for group, lr in zip(self.shadow.param_groups, state["lrs"], strict=False):
+        for group, lr in zip(self.dummy.param_groups, state["lrs"], strict=False):
             group["lr"] = lr
         self._apply()
