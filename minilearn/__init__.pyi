@@ -9,18 +9,15 @@ import torch
 from .base.batch import default_device, map_batch, to_cpu, to_device
 from .base.plotting import get_grid, plot_func, show_image, show_images, subplots
 from .base.seed import set_seed
-from .callbacks.averaging import EMACB
-from .callbacks.closure import ClosureCB
-from .callbacks.compile import CompileCB, MatmulPrecisionCB
+from .callbacks.averaging import EMACB, SWACB
+from .callbacks.compile import CompileCB
 from .callbacks.device import ChannelsLastCB, DeterministicCB, DeviceCB
-from .callbacks.dropout import MCDropoutCB
-from .callbacks.early_stopping import EarlyStopCB, SpikeCB, TimeLimitCB
+from .callbacks.early_stopping import EarlyStopCB, TimeLimitCB
 from .callbacks.gradients import ClipGradCB, GradAccumCB, NonFiniteCB
 from .callbacks.handlers import HasLearnCB, LambdaCB
 from .callbacks.limits import LimitBatchesCB, OverfitCB
 from .callbacks.mixup import CutMixCB, MixUpCB
-from .callbacks.precision import MixedPrecision, ScaledPrecision
-from .callbacks.swa import SWACB
+from .callbacks.precision import ClosureCB, MixedPrecision, ScaledPrecision
 from .callbacks.training import SingleBatchCB, TrainCB
 from .callbacks.transforms import BatchTransformCB, tfm_batch
 from .checkpoint.callback import CheckpointCB
@@ -154,9 +151,7 @@ __all__ = [
     "LimitBatchesCB",
     "LogCB",
     "LoggerCB",
-    "MCDropoutCB",
     "MLflowCB",
-    "MatmulPrecisionCB",
     "MemoryCB",
     "MetricStorage",
     "MetricsCB",
@@ -184,7 +179,6 @@ __all__ = [
     "ScaledPrecision",
     "SeededLoader",
     "SingleBatchCB",
-    "SpikeCB",
     "TensorBoardCB",
     "TimeLimitCB",
     "TimerCB",

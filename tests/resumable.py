@@ -44,7 +44,7 @@ from minilearn import (
     TrainCB,
     accuracy,
 )
-from minilearn.callbacks.swa import SWACB
+from minilearn.callbacks.averaging import SWACB
 from minilearn.checkpoint import files as checkpoint_files
 from minilearn.core.events import EVENTS
 

@@ -1,7 +1,7 @@
-"""Averages of the weights, which stand in for them wherever the model is judged: EMACB.
+"""Averages of the weights, with which the model is evaluated: EMACB and SWACB.
 
-What is trained stays what it is: for a validation the averages are copied into the same parameters,
-and afterwards what was there is copied back (R14).
+Training works on the weights themselves. For a validation the averages are copied into the same
+parameters, and afterwards the weights are copied back.
 """
 
 from __future__ import annotations
@@ -13,11 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from minilearn.base.batch import HALF
-from minilearn.core.callback import Callback
-from minilearn.core.events import Order
-from minilearn.core.learner import Loop
+from ..base.batch import HALF, n_batches
+from ..base.modes import set_mode
+from ..base.text import whole
+from ..core.callback import Callback
+from ..core.events import CancelBatchException, CancelException, Order
+from ..core.learner import Loop
+from ..core.nested import inner, participants
+from ..core.stream import Unshared, pick_loader
+from .limits import Shortened
 
 if TYPE_CHECKING:
     from torch.nn import Parameter
@@ -27,41 +33,40 @@ class _Averages(Callback):
     """Keeps an average of each parameter; subclasses say how much an update weighs in it."""
 
     order = Order.SCHEDULE + 1
-    in_probe = True  # validate and get_preds judge the averages, as the fit's own validation does
+    in_probe = True  # validate and get_preds use the averages, as the fit's own validation does
 
     def __init__(self, keep: bool) -> None:
         self.keep, self.n_averaged = keep, 0
         self._model: Any = None
         self._params: list[Parameter] = []
         self._averages: dict[str, Tensor] = {}
-        self._stats: dict[str, Tensor] = {}  # buffers, where those of the averages are not the live
-        self._live: Any = None  # while averages stand in: what was there
-        self._swapped_at = 0  # the depth of the pass that they stand in for
-        self._trains = False  # a fit that trains is under way
+        self._stats: dict[str, Tensor] = {}  # buffers that go with the averages, where they differ
+        self._live: Any = None  # the weights, while averages are swapped in
+        self._swapped_at = 0  # the depth of the run for which they were swapped in
+        self._trains = False  # whether a fit that trains is running
         self._versions: list[int] | None = None  # of the parameters, when the fit was over
         self._loaded: dict[str, Any] | None = None
 
     def _weight(self, learn: Loop) -> float | None:
-        """Return the share of the new weights in the average, None to leave it as it is."""
+        """Return the weight of this update in the average, None to leave the average as it is."""
         raise NotImplementedError
 
     # ---- events ----
 
     def before_epoch(self, learn: Loop) -> None:
-        """Begin the averages with the first training pass; swap them in for a validation."""
-        goes_on = learn.training or self._loaded is not None  # a resume may begin with a validation
-        if goes_on and not learn.depth:  # what a probe trains will be undone
-            if not self._trains:
-                self._begin(learn)
-            self._follow(learn.model)
+        """Begin with the first training epoch; swap the averages in for a validation."""
+        if learn.training or self._loaded is not None:  # a resume may begin with a validation
+            self._follow(learn)
         if not learn.training and self.n_averaged and self._live is None:
-            if self._fit_to(learn.model):
+            # the user may have loaded other weights since the fit
+            unchanged = self._versions in (None, [p._version for p in self._params])
+            if learn.model is self._model and unchanged:
                 self._swapped_at = learn.depth
                 self._swap_in()
 
     @torch.no_grad()
     def after_step(self, learn: Loop) -> None:
-        """Take in the new weights."""
+        """Update the averages."""
         weight = None if learn.depth else self._weight(learn)
         if weight is None:
             return
@@ -79,25 +84,27 @@ class _Averages(Callback):
             self._swap_out()
 
     def cleanup_fit(self, learn: Loop) -> None:
-        """Note how the fit left the weights; with `keep` these are the averages."""
-        self._take_up(learn)
+        """End the averaging; with `keep`, the averages become the weights."""
+        if self._loaded is not None:  # the resumed fit was over already
+            self._follow(learn)
         if self._trains and not learn.depth:
             if self.keep and self.n_averaged:
                 torch._foreach_copy_(*self._pairs())
             self._end()
 
-    def _take_up(self, learn: Loop) -> None:
-        """Take up a state that no pass took up: a resumed fit was over already."""
-        if self._loaded is not None and not learn.depth:
-            self._begin(learn)
-            self._follow(learn.model)
+    def _follow(self, learn: Loop) -> None:
+        """Begin, if this fit has not yet, and average every parameter where it is now."""
+        if not learn.depth:  # what a nested run trains will be undone
+            if not self._trains:
+                self._begin(learn)
+            self._track(learn.model)
 
     def _begin(self, learn: Loop) -> None:
         self._trains, self._versions = True, None
         self.n_averaged, self._averages, self._stats = 0, {}, {}
         self._restore()
 
-    def _follow(self, model: nn.Module) -> None:
+    def _track(self, model: nn.Module) -> None:
         """See that every parameter has an average, on its device."""
         named = dict(model.named_parameters())
         self._model, self._params = model, list(named.values())
@@ -109,15 +116,10 @@ class _Averages(Callback):
     def _end(self) -> None:
         self._trains, self._versions = False, [p._version for p in self._params]
 
-    def _fit_to(self, model: nn.Module) -> bool:
-        """Return whether these are averages of what is in the model: it may have been loaded."""
-        unchanged = self._versions in (None, [p._version for p in self._params])
-        return model is self._model and unchanged
-
     # ---- in and out ----
 
     def _pairs(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Return tensors of the model, and what stands in for them."""
+        """Return tensors of the model, and their averages."""
         buffers = dict(self._model.named_buffers()) if self._stats else {}
         ours = [*self._params, *(buffers[name] for name in self._stats)]
         # `.data`: a graph that waits for its backward must not see a change that is undone
@@ -134,7 +136,7 @@ class _Averages(Callback):
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
-        """Have the averages in the model for a `with` block; without any yet, nothing changes.
+        """Put the averages into the model for a `with` block, if there are any yet.
 
         >>> with learn.find(EMACB).swapped():
         ...     export(learn.model)
@@ -160,7 +162,7 @@ class _Averages(Callback):
             return copy.deepcopy(self._model.state_dict())
 
     def adopt(self) -> None:
-        """Take what is in the model for the average, and average no more in this fit."""
+        """Take the model's present weights for the average, and stop averaging in this fit."""
         if self.n_averaged:
             self._stats = {}
             torch._foreach_copy_(list(self._averages.values()), [p.data for p in self._params])
@@ -175,7 +177,7 @@ class _Averages(Callback):
         self._loaded = state
         if self._trains:
             self._restore()
-            self._follow(self._model)
+            self._track(self._model)
 
     def _restore(self) -> None:
         state, self._loaded = self._loaded, None
@@ -184,30 +186,30 @@ class _Averages(Callback):
 
 
 def _as_average(p: Parameter) -> Tensor:
-    # in half precision a share of a thousandth would be lost
+    # half precision would round a thousandth of a weight away
     return p.detach().to(torch.float32 if p.dtype in HALF else p.dtype, copy=True)
 
 
-def _copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: t.clone() for name, t in tensors.items()}
+def _copies(tensors: Any) -> dict[str, Tensor]:
+    return {name: t.clone() for name, t in dict(tensors).items()}
 
 
 class EMACB(_Averages):
-    """Keep an exponential moving average of the weights, and judge the model by it.
+    """Keep an exponential moving average of the weights, and evaluate the model with it.
 
     After each update `average = decay * average + (1 - decay) * weights`, beginning with the
-    weights at the start of the fit; buffers are the model's own. The averages stand in the model in
+    weights at the start of the fit; buffers are the model's own. The averages are in the model in
     every validation of the fit, and in `learn.validate` and `learn.get_preds`; training never sees
     them. It takes `1 / (1 - decay)` updates to forget most of the start: short fits want `warmup`.
 
     Args:
-        decay: the share that the average keeps, from 0 to below 1.
+        decay: how much of the average is kept at each update, from 0 to below 1.
         warmup: let the decay grow with the number t of updates before: `1 - (1 + t)^(-2/3)`, not
             above `decay`.
         keep: end the fit with the averages as the weights of the model.
 
     Attributes:
-        n_averaged: the number of updates taken in.
+        n_averaged: the number of updates in the average.
 
     Raises:
         ValueError: `decay` is out of its range.
@@ -222,7 +224,7 @@ class EMACB(_Averages):
 
     def __init__(self, decay: float = 0.999, warmup: bool = False, *, keep: bool = False) -> None:
         if not 0 <= decay < 1:
-            raise ValueError(f"decay is the share that is kept, from 0 to below 1; got {decay}")
+            raise ValueError(f"decay is a fraction from 0 to below 1; got {decay}")
         super().__init__(keep)
         self.decay, self.warmup = decay, warmup
 
@@ -235,28 +237,138 @@ class EMACB(_Averages):
         return f"EMACB({self.decay}{', warmup=True' if self.warmup else ''})"
 
 
-# ---- which weights are which, for those who save or choose ----
+class SWACB(_Averages):
+    """Average the weights of the last part of a fit, all with equal weight.
+
+    The model is evaluated with them, as with those of `EMACB`. When the fit is over, a run over the
+    training data (transformed as for a validation) computes the statistics of batch norm for the
+    averages, each batch with equal weight. After an error or Ctrl-C there is no such run.
+
+    Args:
+        start: when to begin: a fraction of the fit's updates (0.75), or a number of them (1000).
+        every: average the weights of every so many updates.
+        keep: end the fit with the averages, and their statistics, in the model.
+
+    Attributes:
+        n_averaged: the number of updates in the average.
+
+    Raises:
+        ValueError: `start` or `every` makes no sense, or is a fraction of an unknown number.
+
+    Events: before_epoch, after_step, cleanup_epoch, cleanup_fit
+    Order:  SCHEDULE + 1
+    Reads:  depth, training, model, n_steps, steps_done, error, dls
+    Writes:
+
+    Source: Izmailov et al. 2018, "Averaging Weights Leads to Wider Optima" (arXiv:1803.05407).
+    """
+
+    def __init__(self, start: float | int = 0.75, every: int = 1, *, keep: bool = False) -> None:
+        if isinstance(start, bool) or start < 0 or (isinstance(start, float) and start >= 1):
+            raise ValueError(f"start is a fraction (0.75) or a number (1000), got {start}")
+        super().__init__(keep)
+        self.start, self.every, self._skipped = start, whole("every", every, of="updates"), 0
+
+    def _begin(self, learn: Loop) -> None:
+        self._skipped: Any = self.start
+        if isinstance(self.start, float):
+            if learn.n_steps is None:
+                raise ValueError(
+                    f"{self!r} begins after a fraction of the fit's updates, whose number is "
+                    "unknown: give a number of updates, or fit(n_steps=...)"
+                )
+            self._skipped = round(self.start * learn.n_steps)
+        super()._begin(learn)
+
+    def _weight(self, learn: Loop) -> float | None:
+        late = learn.steps_done - self._skipped
+        return 1 / (1 + self.n_averaged) if late > 0 and late % self.every == 0 else None
+
+    def cleanup_fit(self, learn: Loop) -> None:
+        """Compute the statistics for the averages, then end the averaging."""
+        if self._loaded is not None:
+            self._follow(learn)
+        ended_well = isinstance(learn.error, (type(None), CancelException))
+        if self._trains and self.n_averaged and not learn.depth and ended_well:
+            self._refresh(learn)
+        super().cleanup_fit(learn)
+
+    def _refresh(self, learn: Loop) -> None:
+        if not any(map(_has_statistics, learn.model.modules())):
+            return
+        # each process runs over all the data, so that all get the same statistics
+        dl, live = Unshared(pick_loader(learn.dls, True)), _copies(learn.model.named_buffers())
+        if n_batches(dl) is None:  # it may have no end
+            dl = Shortened(dl, learn.steps_done)
+        cbs = [cb for cb in participants(learn) if not isinstance(cb, _Averages)]
+        cbs.append(_FreshStatistics(list(learn.frozen)))
+        try:
+            with self.swapped(), inner(learn, cbs, valid=dl):
+                learn.fit(1, train=False)
+            self._stats = _copies(learn.model.named_buffers())
+        finally:
+            for name, buffer in learn.model.named_buffers():
+                buffer.data.copy_(live[name])
+
+    def __repr__(self) -> str:
+        """Show when it begins."""
+        return f"SWACB({self.start})"
+
+
+class _FreshStatistics(Callback):
+    """Lets batch norm compute its statistics anew, as torch's update_bn does.
+
+    Layers that the user froze keep theirs.
+    """
+
+    order = Order.STOP
+
+    def __init__(self, frozen: list[nn.Module]) -> None:
+        self.frozen = frozen
+        self.momenta: list[tuple[Any, float | None]] = []
+
+    def before_epoch(self, learn: Loop) -> None:
+        set_mode(learn.model, True, self.frozen)
+        norms: list[Any] = [m for m in learn.model.modules() if _has_statistics(m) and m.training]
+        self.momenta = [(m, m.momentum) for m in norms]
+        for m in norms:
+            m.reset_running_stats()
+            m.momentum = None  # a cumulative mean: each batch has the same weight
+
+    def after_predict(self, learn: Loop) -> None:
+        raise CancelBatchException
+
+    def cleanup_epoch(self, learn: Loop) -> None:
+        for m, momentum in self.momenta:
+            m.momentum = momentum
+
+
+def _has_statistics(m: nn.Module) -> bool:
+    return isinstance(m, _BatchNorm) and m.running_mean is not None
+
+
+# ---- which weights are which, for callbacks that save or choose ----
 
 
 def live_state(self: Loop) -> dict[str, Any]:
-    """Return the state of the model that is trained, also while averages stand in for it."""
-    standing_in = [cb for cb in _averages_of(self) if cb._live is not None]
-    for cb in reversed(standing_in):
+    """Return the state of the model that is trained, also while averages are swapped in."""
+    swapped = [cb for cb in _averages_of(self) if cb._live is not None]
+    for cb in reversed(swapped):
         cb._swap_out()
-    state = copy.deepcopy(self.model.state_dict()) if standing_in else self.model.state_dict()
-    for cb in standing_in:
+    state = copy.deepcopy(self.model.state_dict()) if swapped else self.model.state_dict()
+    for cb in swapped:
         cb._swap_in()
     return state
 
 
 def validated_state(learn: Loop) -> dict[str, Any]:
-    """Return a copy of the state that a validation judges: averages once there are some."""
+    """Return a copy of the evaluation weights, as a state dict: averages once there are some."""
     begun = [cb for cb in _averages_of(learn) if cb.n_averaged]
     return begun[-1].averaged_state_dict() if begun else copy.deepcopy(learn.live_state())
 
 
 def restore_validated(learn: Loop, state: dict[str, Any]) -> None:
-    """Put such a state into the model, so that from now on it is what a validation judges."""
+    """Load such a state, so that the model is evaluated with it from now on."""
     learn.model.load_state_dict(state)
     for cb in _averages_of(learn):
         cb.adopt()

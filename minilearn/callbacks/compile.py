@@ -1,24 +1,19 @@
-"""Faster training: compiled models, matrix products in TF32, batches copied ahead of time."""
+"""Compiled models: CompileCB."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
-from minilearn.base.batch import tensors, to_device
-from minilearn.core.callback import Callback
-from minilearn.core.events import Order
-
-if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
+from ..core.callback import Callback
+from ..core.events import Order
+from ..core.learner import Loop
 
 COMPILERS = ("c++", "g++", "clang++", "cl")
-END = object()
 
 
 class CompileCB(Callback):
@@ -48,13 +43,19 @@ class CompileCB(Callback):
         if not isinstance(learn.model, nn.Module):
             raise TypeError(f"CompileCB compiles an nn.Module; the model is {learn.model!r}")
         self._before = learn.model._compiled_call_impl
-        # else a model of the same form that was compiled before hands on its lack of hooks
+        # without these guards, a model of the same form that was compiled before would pass on that
+        # it had no hooks
         self._guards = torch._dynamo.config.patch(skip_nnmodule_hook_guards=False)
         self._guards.__enter__()
-        learn.model._compiled_call_impl = torch.compile(in_a_frame(learn.model), **self.keywords)
+        run = learn.model._call_impl
+        # a function of our own: torch.compile skips those of torch.nn, and would compile an
+        # `nn.Sequential` layer by layer
+        learn.model._compiled_call_impl = torch.compile(
+            lambda *args, **kwargs: run(*args, **kwargs), **self.keywords
+        )
 
     def before_epoch(self, learn: Loop) -> None:
-        """See, before minutes of compiling, that there is a compiler for a model on the CPU."""
+        """Check that there is a compiler for a model on the CPU, before minutes of compiling."""
         on_cpu = all(p.device.type == "cpu" for p in learn.model.parameters())
         by_inductor = self.keywords.get("backend", "inductor") == "inductor"
         if on_cpu and by_inductor and not has_compiler():
@@ -65,97 +66,14 @@ class CompileCB(Callback):
             )
 
     def cleanup_fit(self, learn: Loop) -> None:
-        """Give the model its own call back."""
+        """Let the model run uncompiled again."""
         if hasattr(self, "_before"):
             learn.model._compiled_call_impl = self._before
             self._guards.__exit__(None, None, None)
             del self._before, self._guards
 
 
-def in_a_frame(model: nn.Module) -> Callable[..., Any]:
-    """Return a function of our own that calls `model`, hooks included.
-
-    torch.compile begins at no function of torch.nn, so `nn.Sequential`, compiled in place, would be
-    compiled layer by layer.
-    """
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return model._call_impl(*args, **kwargs)
-
-    return call
-
-
 def has_compiler() -> bool:
-    """Return whether a C++ compiler can be found, as torch would: `CXX`, or one of the usual."""
+    """Return whether a C++ compiler can be found as torch does: `CXX`, or one of the usual."""
     named = os.environ.get("CXX")
     return any(shutil.which(name) for name in ([named] if named else COMPILERS))
-
-
-class MatmulPrecisionCB(Callback):
-    """Let float32 matrix products use faster, rougher hardware (TF32, bfloat16) during a fit.
-
-    Args:
-        precision: "highest", "high" or "medium", as in `torch.set_float32_matmul_precision`.
-
-    Events: before_fit, cleanup_fit
-    Order:  PLACE
-    Reads:
-    Writes:
-    """
-
-    order = Order.PLACE
-
-    def __init__(self, precision: str = "high") -> None:
-        if precision not in ("highest", "high", "medium"):
-            raise ValueError(f"precision is 'highest', 'high' or 'medium', got {precision!r}")
-        self.precision, self._before = precision, None
-
-    def before_fit(self, learn: Loop) -> None:
-        """Note the setting and change it."""
-        self._before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision(self.precision)
-
-    def cleanup_fit(self, learn: Loop) -> None:
-        """Put the setting back."""
-        if self._before is not None:
-            torch.set_float32_matmul_precision(self._before)
-            self._before = None
-
-
-class Prefetched:
-    """A loader whose next batch is copied to a CUDA device while this one is worked on.
-
-    Args:
-        dl: the loader; with `pin_memory=True` the copy overlaps with the work.
-        device: a CUDA device.
-    """
-
-    def __init__(self, dl: Any, device: torch.device) -> None:
-        self.dl, self.device = dl, device
-
-    def __iter__(self) -> Iterator[Any]:
-        """Yield batches on the device, one copy ahead."""
-        stream, batches = torch.cuda.Stream(self.device), iter(self.dl)
-        ahead = self._fetch(batches, stream)
-        while ahead is not END:
-            torch.cuda.current_stream(self.device).wait_stream(stream)
-            batch = ahead
-            for tensor in tensors(batch):  # its memory must not be reused while this stream works
-                tensor.record_stream(torch.cuda.current_stream(self.device))
-            ahead = self._fetch(batches, stream)
-            yield batch
-
-    def _fetch(self, batches: Iterator[Any], stream: Any) -> Any:
-        batch = next(batches, END)
-        if batch is END:
-            return END
-        with torch.cuda.stream(stream):
-            return to_device(batch, self.device)
-
-    def __len__(self) -> int:
-        return len(self.dl)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self.dl, name)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from minilearn.base.batch import default_device, map_batch, to_device
-from minilearn.core.callback import Callback
-from minilearn.core.events import Order
-
-from .compile import Prefetched
-
-if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
+from ..base.batch import default_device, map_batch, tensors, to_device
+from ..core.callback import Callback
+from ..core.events import Order
+from ..core.learner import Loop
 
 
 class DeviceCB(Callback):
@@ -23,7 +21,7 @@ class DeviceCB(Callback):
 
     Args:
         device: where to, such as "cuda:1"; `default_device()` when it is not given.
-        prefetch: on CUDA, copy the next batch while this one is worked on.
+        prefetch: on CUDA, copy the next batch while this one is used.
 
     Events: before_fit, before_epoch, before_batch
     Order:  PLACE
@@ -46,7 +44,7 @@ class DeviceCB(Callback):
         _follow_parameters(getattr(learn, "opt", None))
 
     def before_epoch(self, learn: Loop) -> None:
-        """Look ahead by one batch, if asked to."""
+        """Prefetch, if asked to."""
         if self.prefetch:
             learn.dl = Prefetched(learn.dl, self.device)
 
@@ -64,26 +62,60 @@ def _follow_parameters(opt: object) -> None:
     for p, state in getattr(opt, "state", {}).items():
         for name, value in state.items():
             # a step counter stays on the CPU on purpose: only what is shaped like p moves
-            if (
-                isinstance(value, torch.Tensor)
-                and value.shape == p.shape
-                and value.device != p.device
-            ):
+            if isinstance(value, Tensor) and value.shape == p.shape:
                 state[name] = value.to(p.device)
+
+
+class Prefetched:
+    """A loader that copies its next batch to a CUDA device while this one is used.
+
+    Args:
+        dl: the loader; with `pin_memory=True` the copy overlaps with the training.
+        device: a CUDA device.
+    """
+
+    def __init__(self, dl: Any, device: torch.device) -> None:
+        self.dl, self.device = dl, device
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield batches on the device, one copy ahead."""
+        stream, batches = torch.cuda.Stream(self.device), iter(self.dl)
+
+        def fetch() -> list[Any]:
+            found = list(islice(batches, 1))
+            with torch.cuda.stream(stream):
+                return to_device(found, self.device)
+
+        ahead = fetch()
+        while ahead:
+            (batch,), present = ahead, torch.cuda.current_stream(self.device)
+            present.wait_stream(stream)
+            for tensor in tensors(batch):  # its memory must not be reused while `present` works
+                tensor.record_stream(present)
+            ahead = fetch()
+            yield batch
+
+    def __len__(self) -> int:
+        return len(self.dl)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.dl, name)
 
 
 class DeterministicCB(Callback):
     """Let torch use only operations that give the same bits each time, during a fit.
 
-    cuDNN is told to be deterministic and not to try out algorithms; operations that cannot be
-    deterministic raise. All settings are as before when the fit is over, however it ended. Seeding
-    is a matter of its own: `set_seed`.
+    cuDNN is set to be deterministic and not to benchmark; operations that cannot be deterministic
+    raise. All settings are put back when the fit is over, however it ended. This sets no seed;
+    `set_seed` does.
 
     Args:
         warn_only: warn about such operations instead; None keeps what was set before.
 
     Raises:
-        RuntimeError: cuBLAS was not told to be deterministic when the process began.
+        RuntimeError: cuBLAS was not set to be deterministic when the process began.
 
     Events: before_fit, before_epoch, cleanup_fit
     Order:  PLACE
@@ -100,12 +132,13 @@ class DeterministicCB(Callback):
 
     def before_fit(self, learn: Loop) -> None:
         """Note the settings and change them."""
-        self._before = before = _determinism()
-        warn_only = before[1] if self.warn_only is None else self.warn_only
-        _set_determinism(True, warn_only, True, False)
+        cudnn, enabled = torch.backends.cudnn, torch.are_deterministic_algorithms_enabled()
+        warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+        self._before = enabled, warn_only, cudnn.deterministic, cudnn.benchmark
+        _set_determinism(True, warn_only if self.warn_only is None else self.warn_only, True, False)
 
     def before_epoch(self, learn: Loop) -> None:
-        """See that cuBLAS is ready, once the model is where it will stay."""
+        """Check the setting of cuBLAS, once the model is on its device."""
         on_cuda = any(p.is_cuda for p in getattr(learn.model, "parameters", tuple)())
         workspace = os.environ.get("CUBLAS_WORKSPACE_CONFIG")
         warns = torch.is_deterministic_algorithms_warn_only_enabled()
@@ -127,22 +160,13 @@ class DeterministicCB(Callback):
         return f"DeterministicCB({'' if self.warn_only is None else f'warn_only={self.warn_only}'})"
 
 
-def _determinism() -> tuple[bool, bool, bool, bool]:
-    return (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-        torch.backends.cudnn.deterministic,
-        torch.backends.cudnn.benchmark,
-    )
-
-
 def _set_determinism(enabled: bool, warn_only: bool, cudnn: bool, benchmark: bool) -> None:
     torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = cudnn, benchmark
 
 
 class ChannelsLastCB(Callback):
-    """Keep pictures and the weights of convolutions with their channels last in memory.
+    """Keep images and the weights of convolutions with their channels last in memory.
 
     Shapes and results stay; convolutions are faster on GPUs with tensor cores and on many CPUs. At
     the end of the fit the weights lie as they did before.
@@ -161,14 +185,14 @@ class ChannelsLastCB(Callback):
         self._contiguous: list[Tensor] = []
 
     def before_fit(self, learn: Loop) -> None:
-        """Lay out the weights; inside of a fit that has done so, nothing is left to do."""
+        """Lay out the weights; in a nested run this is done already."""
         held = [*learn.model.parameters(), *learn.model.buffers()]
         self._contiguous = [t for t in held if t.dim() == 4 and t.is_contiguous()]
         for t in self._contiguous:
             t.data = t.data.contiguous(memory_format=torch.channels_last)
 
     def before_batch(self, learn: Loop) -> None:
-        """Lay out the pictures of the batch: float tensors of shape (B, C, H, W)."""
+        """Lay out the images of the batch: float tensors of shape (B, C, H, W)."""
         learn.batch = map_batch(_channels_last, learn.batch)
 
     def cleanup_fit(self, learn: Loop) -> None:

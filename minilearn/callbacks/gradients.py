@@ -1,28 +1,25 @@
-"""What happens to gradients before an update: gathered, clipped, refused where not finite."""
+"""What happens to gradients before an update: accumulated, clipped, skipped if not finite."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from minilearn.base.text import whole
-from minilearn.core.callback import Callback
-from minilearn.core.events import Order
-
+from ..base.text import whole
+from ..core.callback import Callback
 from ..core.events import (
     CancelBackwardException,
     CancelEpochException,
     CancelFitException,
     CancelStepException,
+    Order,
 )
-from .clipping import CLIP, total_norm
-
-if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
+from ..core.learner import Loop
 
 
 def with_grads(learn: Loop) -> list[Any]:
@@ -32,7 +29,7 @@ def with_grads(learn: Loop) -> list[Any]:
 
 
 def check_grads_end(cb: Callback, learn: Loop) -> None:
-    """Raise where somebody carries gradients on from update to update.
+    """Check that nobody carries gradients on from update to update.
 
     Raises:
         ValueError: the owner of `zero_grad` is not the usual one.
@@ -53,10 +50,10 @@ def items_of(learn: Loop) -> Any:
 class GradAccumCB(Callback):
     """Make one update for every `n` batches, with the gradient of the mean over all their items.
 
-    That is the gradient of the one large batch, whatever the sizes of the batches; items are what
-    the Learner's `count` says. The last group of a pass closes with the batches that it has. A
-    group that a cancel of the round or the fit, or an error, leaves open is dropped with a warning.
-    Whoever answers `backward` must begin at `learn.loss`.
+    That is the gradient of one large batch, whatever the sizes of the batches; items are what the
+    Learner's `count` says. At the end of an epoch an update is made of the batches that are left.
+    If a cancel of the round or the fit, or an error, comes first, their gradients are dropped with
+    a warning. A callback that answers `backward` must begin at `learn.loss`.
 
     Args:
         n: batches for an update.
@@ -88,13 +85,13 @@ class GradAccumCB(Callback):
         return self._batches + 1 >= self.n or bool(learn.is_last)
 
     def before_fit(self, learn: Loop) -> None:
-        """Say how many batches an update takes."""
+        """Set how many batches an update takes."""
         check_grads_end(self, learn)
         learn.plan.batches_per_step = self.n
         self._open(1)
 
     def before_backward(self, learn: Loop) -> None:
-        """Weight the loss with the number of items in the batch; without any it is left out."""
+        """Weight the loss by the number of items; leave a batch without items out."""
         items = self.items_of(learn)
         if not isinstance(items, Tensor) and not items:
             raise CancelBackwardException  # a mean over nothing is NaN
@@ -105,14 +102,14 @@ class GradAccumCB(Callback):
             self._loss, learn.loss = learn.loss, learn.loss * self._weight
 
     def after_backward(self, learn: Loop) -> None:
-        """Take the batch into the group, and give the loss back its value."""
+        """Add the batch to the group, and give the loss back its value."""
         self._batches += 1
         self._weights = self._weights + self._weight
         learn.plan.in_group = True
         self.cleanup_backward(learn)
 
     def cleanup_backward(self, learn: Loop) -> None:
-        """Give the loss back its value where the backward pass did not run, too."""
+        """Give the loss back its value, also where no backward ran."""
         if self._loss is not None:
             learn.loss, self._loss = self._loss, None
 
@@ -131,20 +128,20 @@ class GradAccumCB(Callback):
         learn.plan.in_group = False
 
     def after_epoch(self, learn: Loop) -> None:
-        """Close the last group of a pass."""
+        """Make an update of the batches that are left."""
         if self._batches:
             self._closing = True
             learn.close_group()
             self._drop(learn)
 
     def cleanup_epoch(self, learn: Loop) -> None:
-        """Close the group of a cancelled pass; drop it where more than the pass has ended."""
+        """Do the same after a cancelled epoch; drop the batches if more than it has ended."""
         if isinstance(learn.error, CancelEpochException):
             self.after_epoch(learn)
         elif self._batches:
             warnings.warn(
                 f"{self._batches} batches of an unfinished accumulation were dropped: "
-                f"{type(learn.error).__name__} ended the pass in epoch {learn.epoch}",
+                f"{type(learn.error).__name__} ended epoch {learn.epoch}",
                 stacklevel=2,
             )
             self._drop(learn)
@@ -159,14 +156,87 @@ class GradAccumCB(Callback):
         return f"GradAccumCB({self.n})"
 
 
-class NonFiniteCB(Callback):
-    """Skip updates whose gradients are not finite, so that no weight becomes so, too (R19).
+# ---- norms and clipping; each function returns the norm before it clips ----
 
-    A skipped update counts for nothing: no schedule, average or counter moves.
+
+def total_norm(params: list[Any]) -> Tensor:
+    """Return the norm of all gradients together, sparse ones included."""
+    return nn.utils.get_total_norm([_values(p.grad) for p in params])
+
+
+def _values(grad: Tensor) -> Tensor:
+    return grad.coalesce().values() if grad.is_sparse else grad
+
+
+def clip_norm(params: list[Any], bound: float) -> Tensor:
+    """Scale all gradients down until their norm together is at most `bound`."""
+    norm = total_norm(params)
+    nn.utils.clip_grads_with_norm_(params, bound, norm)
+    return norm
+
+
+@torch.no_grad()
+def clip_value(params: list[Any], bound: float) -> Tensor:
+    """Bound the absolute value of each element."""
+    norm = total_norm(params)
+    for p in params:
+        if p.grad.is_sparse:
+            p.grad = p.grad.coalesce()  # what is stored twice is one element
+    values = [_values(p.grad) for p in params]
+    torch._foreach_clamp_min_(values, -bound)
+    torch._foreach_clamp_max_(values, bound)
+    return norm
+
+
+@torch.no_grad()
+def clip_adaptively(params: list[Any], ratio: float) -> Tensor:
+    """Bound each row of a gradient to `ratio` times the norm of the same row of the weights.
+
+    Raises:
+        ValueError: a gradient is sparse within its rows.
+    """
+    norm = total_norm(params)
+    for p in params:
+        weights, grads = _rows(p)
+        most = _row_norms(weights).clamp(min=1e-3) * ratio
+        norms = _row_norms(grads)
+        grads.mul_(torch.where(norms > most, most / norms.clamp(min=1e-6), 1.0))
+    return norm
+
+
+def _rows(p: Any) -> tuple[Tensor, Tensor]:
+    """Return weights and gradient; of a sparse one the rows that it has."""
+    if not p.grad.is_sparse:
+        return p, p.grad
+    if p.grad.sparse_dim() > 1:
+        raise ValueError(
+            f"agc bounds rows, and the gradient of a parameter of shape {tuple(p.shape)} is sparse "
+            "within them; use ClipGradCB(max_norm) or max_value"
+        )
+    p.grad = p.grad.coalesce()
+    return p if p.dim() < 2 else p[p.grad.indices()[0]], p.grad.values()
+
+
+def _row_norms(x: Tensor) -> Tensor:
+    # a row makes one output: (K, ...) -> (K, 1, ...); a bias or a scale is one row
+    return x.norm() if x.dim() < 2 else x.flatten(1).norm(dim=1).view(-1, *[1] * (x.dim() - 1))
+
+
+CLIP: dict[str, Callable[[list[Any], float], Tensor]] = {
+    "max_norm": clip_norm,
+    "max_value": clip_value,
+    "agc": clip_adaptively,
+}
+
+
+class NonFiniteCB(Callback):
+    """Skip updates whose gradients are not finite, so that no weight becomes infinite or NaN.
+
+    A skipped update does not count: no schedule, average or counter moves.
 
     Args:
         on_nonfinite: "skip" with a warning, "raise", or "stop" to end the fit.
-        max_skips: so many in a row raise.
+        max_skips: so many skips in a row raise.
 
     Attributes:
         norm: the norm of all gradients before the last update, a tensor.
@@ -200,14 +270,14 @@ class NonFiniteCB(Callback):
         self.skipped = self._in_row = 0
 
     def before_step(self, learn: Loop) -> None:
-        """Measure the gradients, and look whether they are finite."""
+        """Measure the norm of the gradients, and check that it is finite."""
         if params := with_grads(learn):
             self.norm = self._bound(params)
             if not math.isfinite(self.norm.item()):
                 self.refuse(learn, "lower the learning rate, or look for bad data")
 
     def _bound(self, params: list[Any]) -> Tensor:
-        """Return the norm of the gradients; subclasses bound them, too."""
+        """Return the norm of the gradients; subclasses also bound them."""
         return total_norm(params)
 
     def refuse(self, learn: Loop, advice: str) -> None:
@@ -220,16 +290,16 @@ class NonFiniteCB(Callback):
         if self.on_nonfinite == "stop":
             warnings.warn(f"{message}: the fit ends here", stacklevel=2)
             raise CancelFitException
-        if self.skipped == 1:  # the others are summed up
+        if self.skipped == 1:  # `cleanup_fit` counts the others
             warnings.warn(f"{message}: this update is skipped", stacklevel=2)
         raise CancelStepException
 
     def after_step(self, learn: Loop) -> None:
-        """An update was made: no more skips in a row."""
+        """Count skips in a row anew."""
         self._in_row = 0
 
     def cleanup_fit(self, learn: Loop) -> None:
-        """Sum up."""
+        """Warn of how many updates were skipped."""
         if self.skipped > 1:
             message = f"gradients were not finite {self.skipped} times"
             warnings.warn(f"{message}; {learn.steps_done} updates were made", stacklevel=2)
@@ -240,14 +310,14 @@ class NonFiniteCB(Callback):
 
 
 class ClipGradCB(NonFiniteCB):
-    """Bound the gradients once an update, and skip updates whose gradients are not finite.
+    """Clip the gradients once an update, and skip updates whose gradients are not finite.
 
     Args:
         max_norm: the largest norm of all gradients together.
-        max_value: the largest absolute value of a number.
+        max_value: the largest absolute value of an element.
         agc: the largest ratio of a row's gradient to the row, by norm; not for the last layer.
         on_nonfinite: as in `NonFiniteCB`.
-        max_skips: as there.
+        max_skips: as in `NonFiniteCB`.
 
     Attributes:
         norm: the norm before the last update, and before clipping, a tensor.
@@ -261,7 +331,7 @@ class ClipGradCB(NonFiniteCB):
     Writes:
     Syncs: once an update
 
-    Source: adaptive clipping (`agc`) is of Brock et al. 2021 (arXiv:2102.06171).
+    Source: adaptive clipping (`agc`) is by Brock et al. 2021 (arXiv:2102.06171).
     """
 
     def __init__(

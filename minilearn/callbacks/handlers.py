@@ -6,16 +6,13 @@ from collections.abc import Callable
 from functools import partial, update_wrapper
 from typing import Any, Self
 
-from minilearn.base.text import whole
-from minilearn.core.callback import Callback, Handler, add_location
-from minilearn.core.events import ACTIONS, Order, check_event
-from minilearn.core.learner import Loop
+from ..base.text import whole
+from ..core.callback import Callback, Handler, add_location
+from ..core.events import ACTIONS, Order, check_event
+from ..core.learner import Loop
 
-PER_STEP = ("before_step", "after_step", "cleanup_step")
-PER_BATCH = ("after_predict", "after_loss", "before_backward", "after_backward", "cleanup_backward")
-PER_BATCH += ("before_batch", "after_batch", "cleanup_batch")
-PER_EPOCH = tuple(f"{p}_{level}" for level in ("epoch", "round") for p in ("before", "after"))
-PER_EPOCH += ("cleanup_epoch", "cleanup_round")
+IN_BATCH = ("batch", "predict", "loss", "backward")
+COUNTED = (*IN_BATCH, "step", "epoch", "round")
 
 
 def on(  # noqa: D417
@@ -39,14 +36,14 @@ def on(  # noqa: D417
         event: an event of the loop, or of a registered level.
         fn: a function of the Learner; without it this is a decorator.
         every: call it at every `every`-th batch, update or epoch, whichever the event belongs to.
-            Multiples count: with 3, after the batches 3, 6, 9 of each pass, the updates 3, 6, 9 of
-            the fit, the epochs 3, 6, 9.
+            With 3, those are batches 3, 6, 9 of each epoch, updates 3, 6, 9 of the fit, and
+            epochs 3, 6, 9.
         once: call it a single time.
         when: call it only where `when(learn)` is true.
-        order: its place among the callbacks.
+        order: its slot among the callbacks.
 
     Returns:
-        The `OnEvent`, which `remove()` and the end of a `with` take off again.
+        The `OnEvent`; its `remove()`, or the end of a `with`, ends the calls.
 
     Raises:
         TypeError: there is no such event.
@@ -54,9 +51,9 @@ def on(  # noqa: D417
     """
     if fn is None:
         return partial(self.on, event, every=every, once=once, when=when, order=order)
-    handle = OnEvent(self, event, fn, every=every, once=once, when=when, order=order)
+    handle = OnEvent(self, event, fn, every, once, when, order)
     self.add_cb(handle)
-    handle.active = True  # not before: a callback that is added is told what has begun already
+    handle.active = True  # only now: `add_cb` calls the events of levels that run already
     return handle
 
 
@@ -70,25 +67,22 @@ class OnEvent(Callback):
     """
 
     def __init__(
-        self,
-        learn: Loop,
-        event: str,
-        fn: Handler,
-        *,
-        every: int = 1,
-        once: bool = False,
-        when: Callable[[Loop], Any] | None = None,
-        order: int = Order.DEFAULT,
+        self, learn: Loop, event: str, fn: Handler, every: int, once: bool, when: Any, order: int
     ) -> None:
         check_event(event)
-        _check_every(every, event)
+        whole("every", every)
+        if every > 1 and _level(event) not in COUNTED:
+            raise ValueError(
+                f"every={every} counts batches, updates or epochs, and {event!r} belongs to none "
+                "of them; use when=, or an event of a batch, step or epoch"
+            )
         update_wrapper(self, fn)
         self.learn, self.event, self.fn = learn, event, fn
         self.every, self.once, self.when, self.order = every, once, when, order
         self.active = False
-        setattr(self, event, self._hear)
+        setattr(self, event, self._run)
 
-    def _hear(self, learn: Loop) -> None:
+    def _run(self, learn: Loop) -> None:
         if not self.active or (self.every > 1 and count(learn, self.event) % self.every):
             return
         try:
@@ -129,7 +123,7 @@ class LambdaCB(Callback):
     >>> LambdaCB(after_batch=lambda learn: print(learn.loss), order=Order.REPORT)
 
     Args:
-        order: its place among the callbacks.
+        order: its slot among the callbacks.
         handlers: functions of the Learner by the name of an event or action.
 
     Raises:
@@ -154,7 +148,7 @@ class LambdaCB(Callback):
 
 
 class HasLearnCB(Callback):
-    """Keeps the Learner as `self.learn` while a fit runs, for methods that are no handlers.
+    """Keeps the Learner as `self.learn` while a fit runs, for methods that handle no event.
 
     Events: before_fit, cleanup_fit
     Order:  DEFAULT
@@ -165,7 +159,7 @@ class HasLearnCB(Callback):
     learn: Loop | None = None
 
     def before_fit(self, learn: Loop) -> None:
-        """Take it."""
+        """Keep it."""
         self.learn = learn
 
     def cleanup_fit(self, learn: Loop) -> None:
@@ -174,21 +168,16 @@ class HasLearnCB(Callback):
 
 
 def count(learn: Loop, event: str) -> int:
-    """Return which batch of its pass, update of the fit, or epoch `event` belongs to, from 1."""
-    if event in PER_BATCH:
+    """Return the number, from 1, of the batch, update or epoch that `event` belongs to."""
+    if _level(event) in IN_BATCH:
         return learn.iter + 1
-    if event in PER_STEP:
+    if _level(event) == "step":
         return learn.steps_done + (event == "before_step")  # the update that is about to be made
     return learn.epoch + 1
 
 
-def _check_every(every: int, event: str) -> None:
-    whole("every", every)
-    if every > 1 and event not in (*PER_BATCH, *PER_STEP, *PER_EPOCH):
-        raise ValueError(
-            f"every={every} counts batches, updates or epochs, and {event!r} belongs to none of "
-            "them; use when=, or an event of a batch, step or epoch"
-        )
+def _level(event: str) -> str:
+    return event.partition("_")[2]
 
 
 def _name(fn: Any) -> str:

@@ -1,33 +1,31 @@
-"""Fewer batches than there are: for a quick look, and to see whether a model can learn at all."""
+"""Fewer batches: for a quick look, and to see whether a model can learn at all."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
-from minilearn.base.batch import map_batch, n_batches
-from minilearn.base.text import whole
-from minilearn.core.callback import Callback
-from minilearn.core.events import Order
-
-if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
+from ..base.batch import map_batch, n_batches
+from ..base.text import whole
+from ..core.callback import Callback
+from ..core.events import Order
+from ..core.learner import Loop
 
 
 class LimitBatchesCB(Callback):
-    """Run only the first batches of each pass. Schedules follow the shorter passes.
+    """Run only the first batches of each epoch and validation. Schedules follow.
 
     Args:
-        train: how many batches of a training pass, or which share of them: 10 are ten batches, 0.1
-            is a tenth (rounded, one at least). None for all.
+        train: how many batches of a training epoch, or which fraction: 10 are ten batches, 0.1 is a
+            tenth (rounded, one at least). None for all.
         valid: likewise for validation.
 
     Raises:
-        ValueError: a limit is neither a positive whole number nor a share between 0 and 1; or it is
-            a share of a loader without a length.
+        ValueError: a limit is neither a positive whole number nor a fraction up to 1; or it is a
+            fraction and the loader has no length.
 
     Events: before_fit, before_epoch
     Order:  ACCUMULATE
@@ -36,19 +34,19 @@ class LimitBatchesCB(Callback):
     """
 
     order = Order.ACCUMULATE  # before anyone counts batches
-    in_probe = False  # get_preds and validate run whole passes
+    in_probe = False  # get_preds and validate take all batches
 
     def __init__(self, train: int | float | None = None, valid: int | float | None = None) -> None:
         self.limits = {True: _checked("train", train), False: _checked("valid", valid)}
 
     def before_fit(self, learn: Loop) -> None:
-        """Lower the number of batches that the fit counts on."""
+        """Lower the number of batches of the fit."""
         plan = learn.plan
         if self.limits[True] is not None and plan.n_batches is not None:
             plan.n_batches = _how_many(self.limits[True], plan.n_batches, "training")
 
     def before_epoch(self, learn: Loop) -> None:
-        """Shorten the loader of this pass."""
+        """Shorten the loader of this epoch or validation."""
         limit, phase = self.limits[learn.training], "training" if learn.training else "validation"
         if limit is not None:
             learn.dl = Shortened(learn.dl, _how_many(limit, n_batches(learn.dl), phase))
@@ -59,7 +57,7 @@ class LimitBatchesCB(Callback):
 
 
 class Shortened:
-    """The first `n` batches of a loader; whatever else one asks of it, the loader answers."""
+    """The first `n` batches of a loader; all other attributes are the loader's."""
 
     def __init__(self, dl: Any, n: int) -> None:
         self.dl, self.shortened_to = dl, n
@@ -80,35 +78,34 @@ class Shortened:
 
 
 def _checked(name: str, limit: Any) -> Any:
-    whole = hasattr(limit, "__index__") and not isinstance(limit, bool) and limit >= 1
-    if limit is None or whole or (isinstance(limit, float) and 0 < limit <= 1):
+    if limit is None or (isinstance(limit, float) and 0 < limit <= 1):
         return limit
-    raise ValueError(
-        f"{name} is a number of batches (1, 2, ...) or a share of them (0.1, 1.0); got {limit!r}. "
-        "To leave a pass out use fit(train=False) or fit(valid=False)."
-    )
+    try:
+        return whole(name, limit)
+    except ValueError:
+        raise ValueError(
+            f"{name} is a number of batches (1, 2, ...) or a fraction (0.1, 1.0); got {limit!r}. "
+            "To leave training or validation out use fit(train=False) or fit(valid=False)."
+        ) from None
 
 
 def _how_many(limit: int | float, length: int | None, phase: str) -> int:
     if not isinstance(limit, float):
         return limit if length is None else min(limit, length)
     if length is None:
-        raise ValueError(
-            f"a share ({limit}) of the {phase} loader was asked for, and it has no length; "
-            "give a number of batches"
-        )
+        raise ValueError(f"the {phase} loader has no length: give a number of batches, not {limit}")
     return max(1, round(limit * length))
 
 
 class OverfitCB(Callback):
-    """Train on the same few batches in every pass: a model that can learn gets their loss to zero.
+    """Train on the same few batches in every epoch: a model that can learn brings their loss to 0.
 
-    They are the first ones of the training loader, drawn when the first fit begins and kept as
-    copies as long as the callback is.
+    They are the first batches of the training loader, drawn when the first fit begins and kept for
+    later fits.
 
     Args:
         n: how many batches.
-        valid: validate on them, too, instead of on the validation loader.
+        valid: also validate on them, instead of on the validation loader.
 
     Attributes:
         batches: the batches, None before the first fit.
@@ -130,17 +127,17 @@ class OverfitCB(Callback):
         self.batches: Any = None  # a list, once a fit began
 
     def before_fit(self, learn: Loop) -> None:
-        """Draw the batches, once, and lower the number that the fit counts on."""
+        """Draw the batches, once, and lower the number of batches of the fit."""
         train = learn.plan.train_dl
         if self.batches is None:
             if train is None:
-                raise ValueError("OverfitCB takes its batches of a training loader: there is none")
+                raise ValueError("OverfitCB takes batches of the training loader: there is none")
             self.batches = [_clone(batch) for batch in islice(iter(train), self.n)]
         if learn.n_batches is not None or n_batches(train) is None:
             learn.plan.n_batches = len(self.batches)
 
     def before_epoch(self, learn: Loop) -> None:
-        """Let this pass run over the kept batches."""
+        """Replace the loader by the kept batches."""
         if learn.training or self.valid:
             learn.dl = Kept(self.batches)
 
@@ -150,7 +147,7 @@ class OverfitCB(Callback):
 
 
 class Kept:
-    """Batches in memory, handed out as copies: what a transform does in place stays without effect.
+    """Batches in memory, handed out as copies that a transform may change in place.
 
     Args:
         batches: any structures.

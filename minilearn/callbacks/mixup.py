@@ -1,4 +1,4 @@
-"""Train on mixtures of samples: MixUpCB and CutMixCB (R20)."""
+"""Train on mixtures of samples: MixUpCB and CutMixCB."""
 
 from __future__ import annotations
 
@@ -6,67 +6,63 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributions import Beta
 
-from minilearn.base.batch import describe, map_batch, tensors, to_device
-from minilearn.core.callback import Callback
-from minilearn.core.events import Order
-
+from ..base.batch import describe, map_batch, tensors, to_device
+from ..core.callback import Callback
+from ..core.events import Order
+from ..core.learner import Loop
 from .training import inputs_and_targets, loss_by_sample
-
-if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
 
 
 @dataclass(eq=False)
 class Mixed:
-    """The targets of mixed samples, which know how they are compared with predictions.
+    """The targets of mixed samples, which compute their own loss.
 
     Attributes:
         a: the targets of the first samples, (B, ...).
         b: those of the second ones.
-        share: how much of each sample is the first, (B,).
+        weight: how much of each sample is the first, from 0 to 1, (B,).
     """
 
     a: Tensor
     b: Tensor
-    share: Tensor
+    weight: Tensor
 
     def hard(self) -> Tensor:
-        """Return for each sample the target with the larger share."""
-        return torch.where(_like(self.share, self.a) >= 0.5, self.a, self.b)
+        """Return for each sample the target with the larger weight."""
+        return torch.where(_like(self.weight, self.a) >= 0.5, self.a, self.b)
 
     def compare(self, loss_func: Callable[..., Tensor], preds: Any, targets: Any) -> Tensor:
-        """Return the loss of `preds`: each sample's two losses with its own shares, then reduced.
+        """Return the loss of `preds`: each sample's two losses, weighted, then reduced.
 
-        Targets of torch's own soft labels are reduced in the same way: class weights do not enter
-        the divisor of a mean. A loss without a `reduction` is called for each sample, which is
-        slow, and its mean is taken.
+        As with torch's soft labels, class weights do not enter the divisor of a mean. A loss
+        without a `reduction` is called for each sample, which is slow, and its mean is taken.
         """
         try:
             each, reduction = loss_by_sample(loss_func), _reduction(loss_func)
         except ValueError:
             each, reduction = _one_by_one(loss_func), "mean"
         first, second = (each(preds, *(getattr(t, name) for t in targets)) for name in ("a", "b"))
-        losses = torch.lerp(second, first, _like(self.share, first))
+        losses = torch.lerp(second, first, _like(self.weight, first))
         return losses if reduction == "none" else getattr(losses, reduction)()
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Say what to do where a get_loss of the user's own gives this to a loss."""
+        """Say what to do, where the user's own get_loss passes this to a loss function."""
         raise TypeError(
             f"{getattr(func, '__name__', func)} was given mixed targets: in a get_loss of your own "
             "use learn.loss = minilearn.base.batch.compare(learn.loss_func, learn.preds, targets)"
         )
 
 
-def _like(share: Tensor, x: Tensor) -> Tensor:
-    dtype = x.dtype if x.is_floating_point() else share.dtype
-    return share.to(dtype).view(-1, *[1] * (x.dim() - 1))
+def _like(weight: Tensor, x: Tensor) -> Tensor:
+    dtype = x.dtype if x.is_floating_point() else weight.dtype
+    return weight.to(dtype).view(-1, *[1] * (x.dim() - 1))
 
 
 def _reduction(loss_func: Any) -> str:
@@ -86,17 +82,17 @@ def _one_by_one(loss_func: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 class MixUpCB(Callback):
-    """Train on sums of two samples, with a share for each; validation is untouched.
+    """Train on weighted sums of two samples; validation is untouched.
 
-    The predictions for a mixed sample are compared with both targets by their shares, whatever the
-    loss; metrics of the training get the target with the larger share.
+    The loss of a mixed sample is the weighted sum of its losses with both targets, whatever the
+    loss function; training metrics get the target with the larger weight.
 
     Args:
-        alpha: of the Beta distribution that shares come from: small ones mix little.
+        alpha: of the Beta distribution of the weights: small values mix little.
 
     Raises:
         ValueError: `alpha` is not positive; or a batch has no inputs or no targets.
-        TypeError: an input is not of floats.
+        TypeError: the inputs are not floats.
 
     Events: before_batch
     Order:  TRANSFORM
@@ -126,21 +122,21 @@ class MixUpCB(Callback):
                 "name the targets, TrainCB(targets=...), and let only one callback mix"
             )
         order = to_device(torch.randperm(len(inputs[0])), inputs[0].device)
-        mix, share = self._draw(inputs[0])
+        mix, weight = self._draw(inputs[0])
 
         def change(x: Any) -> Any:
             if not isinstance(x, Tensor):
                 return x
-            return Mixed(x, x[order], share) if id(x) in targets else mix(x, x[order])
+            return Mixed(x, x[order], weight) if id(x) in targets else mix(x, x[order])
 
         learn.batch = map_batch(change, learn.batch)
 
     def _draw(self, x: Tensor) -> tuple[Callable[[Tensor, Tensor], Tensor], Tensor]:
-        """Return what mixes two inputs like `x`, and the shares of the first in the result."""
-        share = self._shares(x)
-        return partial(_sum, share=share), share
+        """Return a function that mixes two inputs like `x`, and the weights of the first."""
+        weight = self._weights(x)
+        return partial(_sum, weight=weight), weight
 
-    def _shares(self, x: Tensor) -> Tensor:
+    def _weights(self, x: Tensor) -> Tensor:
         # drawn on the CPU, so that every device gets the same numbers
         beta = Beta(self.alpha, self.alpha, validate_args=False)
         return to_device(beta.sample((len(x),)), x.device)
@@ -151,12 +147,12 @@ class MixUpCB(Callback):
 
 
 class CutMixCB(MixUpCB):
-    """Train on pictures with a rectangle of another one; else as `MixUpCB`.
+    """Train on images with a rectangle of another one; else as `MixUpCB`.
 
-    Each sample has a rectangle of its own. Its share is what is left of the sample, to the pixel.
+    Each sample has a rectangle of its own. Its weight is the fraction of its pixels that is left.
 
     Args:
-        alpha: of the Beta distribution that the shares come from, before edges cut the rectangles.
+        alpha: of the Beta distribution of the weights, before edges cut the rectangles.
 
     Events: before_batch
     Order:  TRANSFORM
@@ -171,25 +167,24 @@ class CutMixCB(MixUpCB):
 
     def _draw(self, x: Tensor) -> tuple[Callable[[Tensor, Tensor], Tensor], Tensor]:
         if x.dim() < 3:
-            raise TypeError(f"CutMixCB needs pictures (B, ..., H, W), got {describe(x)}")
-        side = (1 - self._shares(x)).sqrt()
+            raise TypeError(f"CutMixCB needs images (B, ..., H, W), got {describe(x)}")
+        side = (1 - self._weights(x)).sqrt()
         rows, columns = (_stretch(side, size) for size in x.shape[-2:])
         cut = rows[:, :, None] & columns[:, None, :]  # (B, H, W)
-        share = 1 - cut.float().mean((1, 2))
-        return partial(_patch, cut=cut), share
+        return partial(_patch, cut=cut), 1 - cut.float().mean((1, 2))
 
 
 def _stretch(side: Tensor, size: int) -> Tensor:
-    """Return which pixels lie in a stretch of the share `side`, anywhere: (B, size)."""
+    """Return which pixels lie in a stretch of the fraction `side`, anywhere: (B, size)."""
     half, middle = side * size / 2, to_device(torch.rand(len(side)) * size, side.device)
     pixel = torch.arange(size, device=side.device) + 0.5
     return (pixel - middle[:, None]).abs() < half[:, None]
 
 
-def _sum(x: Tensor, other: Tensor, share: Tensor) -> Tensor:
+def _sum(x: Tensor, other: Tensor, weight: Tensor) -> Tensor:
     if not x.is_floating_point():
         raise TypeError(f"MixUpCB adds up inputs, and one is {x.dtype}: make it floats first")
-    return torch.lerp(other, x, _like(share, x))
+    return torch.lerp(other, x, _like(weight, x))
 
 
 def _patch(x: Tensor, other: Tensor, cut: Tensor) -> Tensor:

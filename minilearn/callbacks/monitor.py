@@ -1,19 +1,14 @@
-"""A number to watch: which column of the history, which direction is better, the best so far.
-
-Used by whoever stops, saves or slows down when something no longer improves.
-"""
+"""A column of the history to watch: which direction is better, and the best value so far."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from minilearn.base.batch import describe
-from minilearn.base.text import did_you_mean
-
-if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
+from ..base.batch import describe
+from ..base.text import did_you_mean
+from ..core.learner import Loop
 
 
 class Monitor:
@@ -35,72 +30,64 @@ class Monitor:
         if mode is None and name.endswith("loss"):
             mode = "min"
         if mode not in ("min", "max"):
-            seen = "no mode was given" if mode is None else f"got mode={mode!r}"
-            raise ValueError(
-                f"say which direction of {name!r} is better: mode='min' or 'max'; {seen}"
-            )
+            raise ValueError(f"say what is better for {name!r}: mode='min' or 'max'; got {mode!r}")
         if not min_delta >= 0:
             raise ValueError(f"min_delta is 0 or more, got {min_delta}")
         self.name, self.mode, self.min_delta = name, mode, min_delta
         self.best: float | None = None
-        self._seen = self._told = False
+        self._seen = self._warned = False
 
     def read(self, learn: Loop) -> float | None:
         """Return the value in the running round's row, or None where this round has none.
 
-        Meant for `after_round`. A pass whose batches were all cancelled has measured nothing: its
-        round is passed over, and the first such one is told.
+        Meant for `after_round`. Where all batches were cancelled nothing was measured: such a round
+        is left out, and the first one warns.
 
         Raises:
             KeyError: there was a validation, and there is no such column.
-            TypeError: the column has something else than one number.
+            TypeError: the column holds something else than one number.
         """
         value = learn.row.get(self.name)
         if value is not None:
             self._seen = True
-            return self._number(value)
-        # a round that ends with its training pass had no validation; its columns come later
+            try:
+                return float(value)
+            except (TypeError, ValueError, RuntimeError) as e:
+                raise TypeError(
+                    f"column {self.name!r} has {describe(value)} in it, and only one number can be "
+                    "better or worse: monitor another column, or a metric that returns one"
+                ) from e
+        # a round that ends with its training epoch had no validation; its columns come later
         comes_later = learn.training and not self.is_of_training
         if comes_later or self.name in learn.row:
             return None
         if not (self._seen or self._may_come(learn)):
-            raise KeyError(self._unknown(list(learn.row)))
-        if not self._told:
-            self._told = True
+            there = ", ".join(learn.row) or "none (add MetricsCB())"
+            hint = did_you_mean(self.name, learn.row)
+            raise KeyError(f"no column {self.name!r} to monitor{hint}; the columns are: {there}")
+        if not self._warned:
+            self._warned = True
             warnings.warn(
                 f"the round of epoch {learn.epoch} has no {self.name!r}, so it is neither better "
-                "nor worse: no batch of that pass was finished",
+                "nor worse: none of its batches was finished",
                 stacklevel=4,
             )
         return None
 
     @property
     def is_of_training(self) -> bool:
-        """Whether the column is one of the training passes."""
+        """Whether the column is one of training."""
         return self.name.startswith("train_")
 
     def _may_come(self, learn: Loop) -> bool:
-        """Return whether a pass that had finished a batch could have given the column."""
+        """Return whether an epoch with a finished batch could have given the column."""
         metrics = getattr(learn, "metrics", None)
         if metrics is None or (self.is_of_training and learn.plan.stream is None):
-            return False  # nobody measures, or no training pass is made
+            return False  # nobody measures, or nothing is trained
         given = [name for name in metrics.names if name in learn.row]
-        of_pass = [name for name in given if name.startswith("train_") is self.is_of_training]
-        return self.name in metrics.names or not of_pass
-
-    def _number(self, value: Any) -> float:
-        try:
-            return float(value)
-        except (TypeError, ValueError, RuntimeError) as e:
-            raise TypeError(
-                f"column {self.name!r} has {describe(value)} in it, and better or worse is said of "
-                "one number: monitor another column, or a metric that returns one"
-            ) from e
-
-    def _unknown(self, names: list[str]) -> str:
-        there = ", ".join(names) or "none (add MetricsCB())"
-        hint = did_you_mean(self.name, names)
-        return f"no column {self.name!r} to monitor{hint}; the columns are: {there}"
+        return self.name in metrics.names or not any(
+            name.startswith("train_") is self.is_of_training for name in given
+        )
 
     def better(self, value: float) -> bool:
         """Return whether `value` beats the best so far by more than `min_delta`; a tie does not."""
@@ -113,14 +100,13 @@ class Monitor:
 
     def update(self, value: float) -> bool:
         """Return whether `value` is better, and keep it as the best if so."""
-        is_better = self.better(value)
-        if is_better:
+        if better := self.better(value):
             self.best = value
-        return is_better
+        return better
 
     def reset(self) -> None:
         """Forget what was seen: a new fit begins."""
-        self.best, self._seen, self._told = None, False, False
+        self.best, self._seen, self._warned = None, False, False
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best value so far."""

@@ -1,20 +1,18 @@
-"""Half precision where that is safe: MixedPrecision."""
+"""Other ways to compute an update: half precision, and optimizers that need a closure."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch.amp import GradScaler
 
-from minilearn.base.batch import default_device
-
-from .gradients import NonFiniteCB, check_grads_end
+from ..base.batch import default_device
+from ..core.learner import Loop
+from .gradients import GradAccumCB, NonFiniteCB, check_grads_end
 from .training import TrainCB, explain_loss
-
-if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -54,16 +52,16 @@ class MixedPrecision(TrainCB):
         self.dtype, self.device, self._half = dtype, device, ExitStack()
 
     def before_batch(self, learn: Loop) -> None:
-        """Begin half precision."""
-        self._half = ExitStack()  # a new one: a pass inside this batch has its own
+        """Switch half precision on."""
+        self._half = ExitStack()  # a new one: a run inside this batch has its own
         self._half.enter_context(torch.autocast(self._device_type(learn), DTYPES[self.dtype]))
 
     def after_loss(self, learn: Loop) -> None:
-        """End it: the backward pass follows what the forward pass did."""
+        """Switch it off: backward follows the precision of the forward."""
         self._half.close()
 
     def cleanup_batch(self, learn: Loop) -> None:
-        """End it whatever has happened."""
+        """Switch it off, whatever has happened."""
         self._half.close()
 
     def _device_type(self, learn: Loop) -> str:
@@ -78,13 +76,13 @@ class MixedPrecision(TrainCB):
 class ScaledPrecision(MixedPrecision, NonFiniteCB):
     """Scale the loss up, so that small gradients survive in float16, and the gradients down again.
 
-    An update whose gradients overflow is skipped and counts for nothing; the scale is then halved,
-    and doubled after 2000 updates without. It goes on from fit to fit. 30 overflows in a row raise.
+    An update whose gradients overflow is skipped and does not count; the scale is then halved, and
+    doubled after 2000 updates without. Fits keep it. 30 overflows in a row raise.
 
     Args:
-        dtype: "fp16"; this and the next are as in `MixedPrecision`.
-        device: see there.
-        scaler: says with which scale to begin and how it moves.
+        dtype: "fp16".
+        device: as in `MixedPrecision`.
+        scaler: sets the first scale, and how it changes.
         settings: those of TrainCB.
 
     Attributes:
@@ -114,7 +112,7 @@ class ScaledPrecision(MixedPrecision, NonFiniteCB):
         self.scaler, self._unscaled = scaler or GradScaler("cpu"), False
 
     def before_fit(self, learn: Loop) -> None:
-        """Make a scaler for this fit, which goes on where the last one was."""
+        """Make a scaler for this fit, with the scale of the last one."""
         super().before_fit(learn)
         check_grads_end(self, learn)
         state = self.scaler.state_dict()
@@ -139,11 +137,11 @@ class ScaledPrecision(MixedPrecision, NonFiniteCB):
             self.refuse(learn, "the model or the loss overflows in float16; use 'bf16'")
 
     def step(self, learn: Loop) -> None:
-        """Let the optimizer make a step; nobody else may, while gradients are scaled."""
+        """Let the optimizer make a step; no other callback may, while gradients are scaled."""
         learn.opt.step()
 
     def cleanup_step(self, learn: Loop) -> None:
-        """Move the scale."""
+        """Change the scale."""
         if self._unscaled:
             self.scaler.update()
         self._unscaled = False
@@ -155,3 +153,50 @@ class ScaledPrecision(MixedPrecision, NonFiniteCB):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with that scale."""
         self.scaler.load_state_dict(state)
+
+
+class ClosureCB(TrainCB):
+    """Train with an optimizer that needs a closure, such as `torch.optim.LBFGS`.
+
+    The optimizer's first evaluation of a batch is the loop's own, whose loss is reported; the
+    others call the actions again, without events.
+
+    Args:
+        n_inp: as in TrainCB, like the other arguments.
+
+    Raises:
+        ValueError: a callback changes gradients or precision; only the first evaluation would see
+            it.
+
+    Events: before_fit, predict, get_loss, backward, step, zero_grad
+    Order:  TRAIN
+    Reads:  cbs, model, batch, loss_func, preds, loss, loss_parts, opt
+    Writes: preds, loss, loss_parts
+    """
+
+    def before_fit(self, learn: Loop) -> None:
+        """Check that every evaluation will be like the first."""
+        kinds = (GradAccumCB, NonFiniteCB, MixedPrecision)
+        if others := [type(cb).__name__ for cb in learn.cbs if isinstance(cb, kinds)]:
+            raise ValueError(
+                f"{', '.join(others)} would reach only the first of the evaluations that an update "
+                "with ClosureCB makes. Leave it out, or take an optimizer without a closure."
+            )
+
+    def step(self, learn: Loop) -> None:
+        """Let the optimizer make a step, and evaluate the batch as often as it asks."""
+        first = learn.preds, learn.loss, learn.loss_parts
+        evaluated = True
+
+        def closure() -> Tensor:
+            nonlocal evaluated
+            if not evaluated:
+                learn.clear_grads()
+                learn.predict()
+                learn.get_loss()
+                learn.backward()
+            evaluated = False
+            return learn.loss
+
+        learn.opt.step(closure)
+        learn.preds, learn.loss, learn.loss_parts = first

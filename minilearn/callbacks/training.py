@@ -6,23 +6,16 @@ import copy
 import inspect
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from minilearn.base.batch import compare, describe
-from minilearn.core.callback import Callback
-from minilearn.core.events import Order
-
+from ..base.batch import compare, describe
+from ..core.callback import Callback
 from ..core.dispatch import default_actions
-from ..core.events import CancelFitException
-
-if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
-
-if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
+from ..core.events import CancelFitException, Order
+from ..core.learner import Loop
 
 
 @default_actions
@@ -65,11 +58,11 @@ class TrainCB(Callback):
         """Run the model on the inputs of the batch."""
         args, keywords, _ = self.split(learn.batch)
         if learn.loss_func is None and self.inputs is None and isinstance(learn.batch, Mapping):
-            keywords = learn.batch  # the model makes its loss of the targets
+            keywords = learn.batch  # the model computes its loss from the targets
         learn.preds = learn.model(*args, **keywords)
 
     def get_loss(self, learn: Loop) -> None:
-        """Compute the loss; without a loss function take the one that the model made."""
+        """Compute the loss; without a loss function take the model's own."""
         if learn.loss_func is None:
             learn.preds, loss = own_loss(learn.preds)
         else:
@@ -124,15 +117,12 @@ class TrainCB(Callback):
         )
 
     def _split_dict(self, batch: Mapping) -> tuple[Sequence[Any], Mapping[str, Any], Sequence[Any]]:
+        names = self.targets or ()
         try:
-            known = any(name in batch for name in self.targets or ())  # else it is to be predicted
-            targets = [batch[name] for name in self.targets] if known else ()
+            known = any(name in batch for name in names)  # data to predict for have no targets
+            targets = [batch[name] for name in names] if known else ()
             if self.inputs is None:
-                return (
-                    (),
-                    {k: v for k, v in batch.items() if k not in (self.targets or ())},
-                    targets,
-                )
+                return (), {k: v for k, v in batch.items() if k not in names}, targets
             if isinstance(self.inputs, Mapping):
                 return (), {k: batch[name] for k, name in self.inputs.items()}, targets
             return [batch[name] for name in self.inputs], {}, targets
@@ -148,7 +138,7 @@ class TrainCB(Callback):
 
 
 def explain_loss(error: Exception, loss: Any) -> None:
-    """Add to the error of a backward pass what is wrong with the loss, if that is to blame."""
+    """Add to an error of backward what is wrong with the loss, if anything is."""
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         error.add_note(
             f"the loss is {describe(loss)}, and gradients come from a scalar tensor: let the loss "
@@ -162,7 +152,7 @@ def explain_loss(error: Exception, loss: Any) -> None:
 
 
 def own_loss(output: Any) -> tuple[Any, Tensor | dict[str, Tensor]]:
-    """Return (predictions, loss) of a model that computes its loss itself.
+    """Return predictions and loss of a model that computes its loss itself.
 
     Args:
         output: a scalar, a dict of scalars, `(preds, loss)`, or an object or dict with `loss` (and
@@ -199,7 +189,7 @@ def _names(names: Any) -> Any:
 
 
 class SingleBatchCB(Callback):
-    """End the fit after its first batch, of whatever pass.
+    """End the fit after its first batch, be it for training or validation.
 
     Events: after_batch
     Order:  STOP
@@ -215,7 +205,7 @@ class SingleBatchCB(Callback):
 
 
 def inputs_and_targets(learn: Any) -> tuple[Any, Any]:
-    """Return the inputs of the model and the targets of the loss in the batch in hand.
+    """Return the inputs of the model and the targets of the loss in the current batch.
 
     One is returned as it is, several as a tuple (keyword inputs as a dict), none as None.
     """
@@ -224,18 +214,12 @@ def inputs_and_targets(learn: Any) -> tuple[Any, Any]:
 
 
 def split_by_owner(learn: Any) -> tuple[Any, Mapping, Any]:
-    """Return inputs by position and by keyword, and targets, as who computes the loss splits."""
-    owner = learn.owner("get_loss") if hasattr(learn, "owner") else None
-    return getattr(owner, "split", _split)(learn.batch)
-
-
-def _split(batch: Any) -> tuple[Any, Mapping, Any]:
-    """Split the batch of a learner that answers the actions itself, as TrainLearner does."""
-    if isinstance(batch, Mapping):
-        return (), batch, ()
-    if isinstance(batch, Tensor) or not isinstance(batch, (tuple, list)):
-        return (batch,), {}, ()
-    return batch[:1], {}, batch[1:]
+    """Return positional inputs, keyword inputs and targets, as the owner of `get_loss` splits."""
+    owner, batch = learn.owner("get_loss") if hasattr(learn, "owner") else None, learn.batch
+    if (split := getattr(owner, "split", None)) is not None:
+        return split(batch)
+    known = isinstance(batch, (tuple, list, Mapping, Tensor))
+    return TrainCB().split(batch) if known else ((batch,), {}, ())
 
 
 def _unpacked(items: Any) -> Any:

@@ -1,29 +1,27 @@
-"""Transforms of whole batches, on the device where the batch is."""
+"""Transforms of whole batches, on their device."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastcore.basics import noop
 
-from minilearn.base.batch import describe
-from minilearn.core.callback import Callback
-from minilearn.core.events import Order
-
-if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
+from ..base.batch import describe
+from ..core.callback import Callback
+from ..core.events import Order
+from ..core.learner import Loop
 
 
 class BatchTransformCB(Callback):
-    """Let a function change each batch before anyone else reads it.
+    """Let a function change each batch before other callbacks read it.
 
     >>> BatchTransformCB(lambda b: (b[0].flip(-1), b[1]), on_val=False)
 
     Args:
         tfm: takes the batch, on its device, and returns it changed or a new one.
-        on_train: in training passes.
-        on_val: in validation passes, and in `validate` and `get_preds`.
+        on_train: in training.
+        on_val: in validation, and in `validate` and `get_preds`.
 
     Raises:
         TypeError: `tfm` returned None.
@@ -44,20 +42,18 @@ class BatchTransformCB(Callback):
     def before_batch(self, learn: Loop) -> None:
         """Change the batch."""
         if self.on_train if learn.training else self.on_val:
-            learn.batch = self._transformed(learn.batch)
-
-    def _transformed(self, batch: Any) -> Any:
-        try:
-            changed = self.tfm(batch)
-        except Exception as e:
-            e.add_note(f"transform {self._name} was given {describe(batch)}")
-            raise
-        if changed is None:
-            raise TypeError(
-                f"transform {self._name} returned None for {describe(batch)}: let it return "
-                "the batch, also where it changes it in place"
-            )
-        return changed
+            batch = learn.batch
+            try:
+                changed = self.tfm(batch)
+            except Exception as e:
+                e.add_note(f"transform {self._name} was given {describe(batch)}")
+                raise
+            if changed is None:
+                raise TypeError(
+                    f"transform {self._name} returned None for {describe(batch)}: let it return "
+                    "the batch, also where it changes it in place"
+                )
+            learn.batch = changed
 
     @property
     def _name(self) -> str:
@@ -65,12 +61,8 @@ class BatchTransformCB(Callback):
 
     def __repr__(self) -> str:
         """Show the transform and where it works."""
-        where = {
-            (True, True): "",
-            (True, False): ", on_val=False",
-            (False, True): ", on_train=False",
-        }
-        return f"BatchTransformCB({self._name}{where.get((self.on_train, self.on_val), ', never')})"
+        off = "" if self.on_train else ", on_train=False"
+        return f"BatchTransformCB({self._name}{off}{'' if self.on_val else ', on_val=False'})"
 
 
 def tfm_batch(
@@ -80,4 +72,4 @@ def tfm_batch(
 
     >>> BatchTransformCB(partial(tfm_batch, tfm_x=RandomCrop(2)), on_val=False)
     """
-    return tfm_x(b[0]), *map(tfm_y, b[1:2]), *b[2:]  # what is to be predicted has no second
+    return tfm_x(b[0]), *map(tfm_y, b[1:2]), *b[2:]  # data to predict for have no second

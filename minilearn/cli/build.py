@@ -238,9 +238,9 @@ def build_learner(
 
 def _optimizer(opt: str, opt_args: Any) -> tuple[Any, dict[str, Any]]:
     """Return the optimizer of a name, and its arguments."""
-    from minilearn.optim.optimizer import named
+    from minilearn.optim.optimizer import optimizer_class
 
-    func = named_object(opt) if ":" in opt else named(opt)
+    func = named_object(opt) if ":" in opt else optimizer_class(opt)
     return func, arguments_for(func, opt_args, "opt_args", opt, skip=("params", "lr"))
 
 

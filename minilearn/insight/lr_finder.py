@@ -12,7 +12,7 @@ from minilearn.core.events import Order
 from minilearn.core.learner import Loop
 from minilearn.core.nested import inner, participants
 from minilearn.distributed.barrier import processes_of
-from minilearn.optim.warmup import set_lr
+from minilearn.optim.schedulers import set_lr
 
 from ..base.notebook import in_notebook
 from ..core.events import CancelEpochException, CancelFitException

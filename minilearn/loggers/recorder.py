@@ -15,7 +15,7 @@ from torch import Tensor
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 
-from ..optim.param_sched import get_field
+from ..optim.sched_callbacks import get_option
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -132,7 +132,7 @@ def _as_function(f: Any) -> Callable[[RecorderCB], Any]:
 
 
 def _hyper_parameter(cb: RecorderCB, name: str) -> Any:
-    return get_field(cb.pg or {}, name)
+    return get_option(cb.pg or {}, name)
 
 
 def _param_groups(opt: Any) -> list[dict[str, Any]]:

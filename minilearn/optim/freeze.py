@@ -1,15 +1,14 @@
-"""Parts of a model that stand still while the rest learns: freeze, unfreeze, fine_tune."""
+"""Train a part of a model: freeze, unfreeze, fine_tune."""
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 from torch import nn
 from torch.nn import Parameter
 
 from ..base.modes import hold
-from ..base.text import few
+from ..base.text import did_you_mean, few
 from ..core.learner import Loop
 from .optimizer import layer_groups, matches
 
@@ -17,8 +16,8 @@ from .optimizer import layer_groups, matches
 def freeze(self: Loop, *patterns: str) -> None:
     """Freeze parts of the model by name; without a name, all but its last layer.
 
-    Frozen weights do not move, whatever the optimizer: they have no gradient. Batch norm of frozen
-    parts stays in eval mode. In the middle of a fit this counts from the next batch on.
+    Frozen weights do not change, whatever the optimizer: they have no gradient. Batch norm of
+    frozen parts stays in eval mode. In the middle of a fit this holds from the next batch on.
 
     Args:
         self: the Learner.
@@ -34,7 +33,7 @@ def freeze(self: Loop, *patterns: str) -> None:
 
 
 def unfreeze(self: Loop, *patterns: str) -> None:
-    """Let parts of the model learn, by name as in `freeze`; without a name, all of it."""
+    """Unfreeze parts of the model, by name as in `freeze`; without a name, all of it."""
     for pattern in patterns or ("*",):
         _set_trainable(self.model, _named_like(self.model, pattern), True)
 
@@ -62,8 +61,10 @@ def _named_like(model: nn.Module, pattern: str) -> list[Parameter]:
     params = dict(model.named_parameters(remove_duplicate=False))
     found = [p for name, p in params.items() if matches(name, (pattern, f"{pattern}.*"))]
     if not found:
-        near = difflib.get_close_matches(pattern, params, n=3, cutoff=0.3) or list(params)
-        raise ValueError(f"no parameter is named like {pattern!r}; there is {few(near)}")
+        hint = did_you_mean(pattern, params, cutoff=0.3)
+        raise ValueError(
+            f"no parameter is named like {pattern!r}{hint or f'; there are {few([*params])}'}"
+        )
     return found
 
 
@@ -72,14 +73,14 @@ def _set_trainable(model: nn.Module, params: list[Parameter], trainable: bool) -
         if p.is_floating_point() or p.is_complex():
             p.requires_grad_(trainable)
         if not trainable:
-            p.grad = None  # with a gradient of zero, momentum and decay would go on
+            p.grad = None  # with a gradient of zero, momentum and decay would still move it
     frozen = set()
     for part in model.modules():
         own = list(part.parameters())
         if own and not any(p.requires_grad for p in own):
             frozen.update(part.modules())
     for module in model.modules():
-        if "running_mean" in module._buffers:  # statistics would move without a gradient
+        if "running_mean" in module._buffers:  # statistics move without a gradient
             hold(module, module in frozen, model.training)
 
 
@@ -99,12 +100,12 @@ def fine_tune(
     Args:
         self: the Learner. Its history is that of the second fit.
         n_epochs: full passes over the training data with all layers.
-        base_lr: highest rate while all but the last layer are frozen; then that layer has half.
+        base_lr: highest rate while all but the last layer are frozen; half of it afterwards.
         freeze_epochs: full passes before the other layers learn.
-        lr_mult: how much lower the first layer's rate is than the last one's.
-        pct_start: the share of updates in which the rates rise.
-        div: how much lower than the highest the first rates are.
-        kwargs: those of `fit`, for both.
+        lr_mult: the first layer's rate is the last one's divided by this.
+        pct_start: the fraction of updates in which the rates rise.
+        div: the rates begin at the highest divided by this.
+        kwargs: passed to both fits.
 
     Source: fastai, `Learner.fine_tune`.
     """

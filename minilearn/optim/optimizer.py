@@ -1,6 +1,6 @@
-"""Optimizers by name, and groups of parameters with settings of their own.
+"""Optimizers by name, and groups of parameters with options of their own.
 
-Each fit makes its optimizer here: of `Learner(opt_func="adamw")`, or of
+Each fit makes its optimizer here, from `Learner(opt_func="adamw")` say, or
 `opt_func=optimizer("adamw", wd=0.05, layer_decay=0.75)`.
 """
 
@@ -21,7 +21,7 @@ from ..base.text import did_you_mean, few, in_columns
 from ..core.learner import Loop
 from ..nn.init import NORMS
 from ..nn.timm_models import timm_module
-from .warmup import set_lr
+from .schedulers import set_lr
 
 __all__ = ["optimizer", "param_groups"]
 
@@ -43,22 +43,22 @@ def optimizer(
 
     Args:
         func: the name of an optimizer of torch, or of timm where that is installed; or a class.
-        wd: this and the next three are as in `param_groups`.
+        wd: this and the next three are passed to `param_groups`.
         no_decay: see there.
         layer_decay: see there.
         splitter: see there.
-        kwargs: those of the optimizer.
+        kwargs: passed to the optimizer.
 
     Raises:
         ValueError: there is no optimizer of this name; near names are suggested.
     """
     grouping = dict(wd=wd, no_decay=no_decay, layer_decay=layer_decay, splitter=splitter)
-    return OptFunc(named(func) if isinstance(func, str) else func, grouping, kwargs)
+    return OptFunc(optimizer_class(func) if isinstance(func, str) else func, grouping, kwargs)
 
 
 @dataclass(frozen=True)
 class OptFunc:
-    """Makes an optimizer for a model: what `optimizer` returns."""
+    """Makes an optimizer for a model; `optimizer` returns it."""
 
     func: Callable[..., Any]
     grouping: dict[str, Any]
@@ -82,7 +82,7 @@ class OptFunc:
         return getattr(self.func, "__name__", type(self.func).__name__)
 
 
-def named(name: str) -> Callable[..., Any]:
+def optimizer_class(name: str) -> Callable[..., Any]:
     """Return the optimizer class of torch, or of timm if installed, that has this name.
 
     Raises:
@@ -108,7 +108,7 @@ def named(name: str) -> Callable[..., Any]:
 
 
 def make_optimizer(self: Loop, lr: float | slice) -> Any:
-    """Make the optimizer of a fit; what has `takes_model = True` is given the model."""
+    """Make the optimizer of a fit. An `opt_func` with `takes_model = True` gets the model."""
     func: Any = self.opt_func
     takes_model = getattr(func, "takes_model", False)
     if isinstance(func, str) or (isinstance(lr, slice) and not takes_model):
@@ -117,7 +117,7 @@ def make_optimizer(self: Loop, lr: float | slice) -> Any:
 
 
 def set_optimizer_lr(self: Loop, lr: float | slice) -> None:
-    """Give the optimizer that is kept another rate; its groups keep their ratios (R15)."""
+    """Give the optimizer that is kept another rate; its groups keep the ratio of their rates."""
     groups = getattr(self.opt, "param_groups", None)
     name = type(self.opt).__name__
     if isinstance(lr, slice):
@@ -130,14 +130,14 @@ def set_optimizer_lr(self: Loop, lr: float | slice) -> None:
     if groups is None:
         self.opt.lr = lr
         return
-    rates = [float(group["lr"]) for group in groups]
-    for group, rate in zip(groups, rates, strict=True):
-        group.pop("initial_lr", None)  # of a schedule before: the next is to begin with this rate
-        set_lr(group, lr * (rate / max(rates) if max(rates) else 1.0))
+    largest = max(float(group["lr"]) for group in groups)
+    for group in groups:
+        group.pop("initial_lr", None)  # the next schedule begins with the new rate
+        set_lr(group, lr * (float(group["lr"]) / largest if largest else 1.0))
 
 
 def check_optimizer(self: Loop) -> None:
-    """See, before each training pass, that the optimizer fits the model and its step."""
+    """Check, before each training epoch, that the optimizer has all weights and its closure."""
     groups = getattr(self.opt, "param_groups", None)
     if groups is None or not isinstance(self.model, nn.Module):
         return
@@ -149,24 +149,34 @@ def check_optimizer(self: Loop) -> None:
             "parameters, or let the Learner make it: opt_func=…",
             stacklevel=2,
         )
-    closure = inspect.signature(self.opt.step).parameters.get("closure")
+    try:
+        closure = inspect.signature(self.opt.step).parameters.get("closure")
+    except (TypeError, ValueError):  # it has no signature
+        return
     owner = self._owners.get("step")
     if closure and closure.default is closure.empty and owner and owner.is_default:
         name = type(self.opt).__name__
-        raise TypeError(f"{name} wants to compute the loss itself: add ClosureCB() to cbs")
+        raise TypeError(f"{name} computes the loss itself, with a closure: add ClosureCB() to cbs")
 
 
 class ParamGroups(list):
-    """Groups for an optimizer that print as a table; `names` holds the parameters' names."""
+    """Groups for an optimizer that print as a table."""
 
-    names: list[list[str]]
+    def __init__(self, groups: list[dict[str, Any]], model: nn.Module) -> None:
+        super().__init__(groups)
+        self._names = {id(p): name for name, p in model.named_parameters()}
+
+    @property
+    def names(self) -> list[list[str]]:
+        """The names of the parameters in each group."""
+        return [[self._names.get(id(p), "?") for p in group["params"]] for group in self]
 
     def __repr__(self) -> str:
-        """Show of each group its size, its settings and its first names."""
-        rows = [("group", "tensors", "numbers", "lr", "weight decay", "names")]
+        """Show the size, the options and the first names of each group."""
+        rows = [("group", "tensors", "elements", "lr", "weight decay", "names")]
         for i, (group, names) in enumerate(zip(self, self.names, strict=True)):
-            settings = (group.get(key, "default") for key in ("lr", "weight_decay"))
-            lr, wd = (s if isinstance(s, str) else f"{s:.3g}" for s in settings)
+            options = (group.get(key, "default") for key in ("lr", "weight_decay"))
+            lr, wd = (s if isinstance(s, str) else f"{s:.3g}" for s in options)
             size = sum(p.numel() for p in group["params"])
             rows.append((str(i), str(len(names)), f"{size:,}", lr, wd, few(names)))
         return "\n".join(in_columns(rows, [str.rjust] * 5 + [str.ljust]))
@@ -184,16 +194,17 @@ def param_groups(
     """Sort the parameters of a model into groups with their own weight decay and learning rate.
 
     Each parameter is in exactly one group, frozen ones too, so that they learn once they are
-    unfrozen; tied weights count once. What the model, or a part of it, names in its method
-    `no_weight_decay()` has no decay.
+    unfrozen; tied weights count once. Parameters that a module names in its method
+    `no_weight_decay()` have no decay.
 
     Args:
-        model: its layers are its blocks, in the order in which they were made; stacks of blocks
-            are unfolded, and parameters outside of blocks belong to the first.
+        model: its layers are its blocks, in the order in which they were made; each block of a
+            stack is a layer, and parameters outside of blocks belong to the first.
         wd: weight decay; the optimizer's default where it is not given.
-        no_decay: what has none: "norm" (norm layers), "bias", "1d" (at most one dimension) and
-            patterns of names such as "*.embed*", with commas; "norm,bias,1d" where `wd` is given.
-        layer_decay: the last layer has the rate `lr`, each one before it so much of the next's.
+        no_decay: parameters without it: "norm" (norm layers), "bias", "1d" (one dimension or none)
+            and patterns of names such as "*.embed*", with commas; "norm,bias,1d" where `wd` is
+            given.
+        layer_decay: the last layer has the rate `lr`, each one before it this fraction of the next.
         splitter: takes the model and returns its layers, as modules or lists of parameters.
         lr: one learning rate; or `slice(first, last)`, which grows by a constant factor from layer
             to layer; `slice(last)` has a tenth of it for all other layers.
@@ -211,13 +222,11 @@ def param_groups(
         for p in layer:
             key = (i if splitter else None, rate, 0.0 if id(p) in spared else wd)
             found.setdefault(key, []).append(p)
-    names = {id(p): name for name, p in model.named_parameters()}
-    groups = ParamGroups()
+    groups = []
     for (_, lr, wd), params in found.items():
-        settings = {"lr": lr, "weight_decay": wd}
-        groups.append({"params": params} | {k: v for k, v in settings.items() if v is not None})
-    groups.names = [[names[id(p)] for p in params] for params in found.values()]
-    return groups
+        options = {"lr": lr, "weight_decay": wd}
+        groups.append({"params": params} | {k: v for k, v in options.items() if v is not None})
+    return ParamGroups(groups, model)
 
 
 def _rates(lr: float | slice | None, decay: float | None, n: int) -> list[float | None]:
@@ -288,5 +297,5 @@ def _is_stack(module: nn.Module) -> bool:
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
-    """Return whether `name` fits one of the patterns, case and all."""
+    """Return whether `name` fits one of the patterns; upper and lower case differ."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from minilearn.core.callback import as_callbacks
-from minilearn.core.learner import Loop
-
+from ..core.callback import as_callbacks
+from ..core.learner import Loop
 from .sched_callbacks import BatchSchedCB
 from .schedulers import Factory, flat_cos, one_cycle
 
@@ -31,11 +30,11 @@ def fit_one_cycle(
         n_epochs: full passes over the training data.
         lr_max: the highest learning rate, one or one for each group, or a slice as `fit` takes it;
             by default the Learner's.
-        pct_start: the share of updates in which it rises.
+        pct_start: the fraction of updates in which it rises.
         div: the first rate is `lr_max / div`.
         div_final: the last rate is `lr_max / div_final`.
         cbs: further callbacks for this fit only.
-        kwargs: those of `fit`, such as `n_steps` or `valid_every`.
+        kwargs: passed to `fit`, such as `n_steps` or `valid_every`.
 
     Raises:
         ValueError: there is no learning rate, or the length of the fit is unknown.
@@ -68,10 +67,10 @@ def fit_flat_cos(
         self: the Learner.
         n_epochs: full passes over the training data.
         lr: the learning rate; by default the Learner's.
-        pct_start: the share of updates with the full rate.
+        pct_start: the fraction of updates with the full rate.
         div_final: the rate ends at `lr / div_final`.
         cbs: further callbacks for this fit only.
-        kwargs: those of `fit`, such as `n_steps` or `valid_every`.
+        kwargs: passed to `fit`, such as `n_steps` or `valid_every`.
 
     Source: fastai, `Learner.fit_flat_cos`.
     """

@@ -1,30 +1,37 @@
 """Schedules in a fit: torch's schedulers per update, per epoch and on a plateau.
 
-A schedule moves after the recorder has seen the rate that an update used, and before anybody saves
-(R2, R3).
+A schedule moves after the recorder has seen the rate that an update used, and before checkpoints
+are saved.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from torch.optim import Optimizer, lr_scheduler
 
-from minilearn.core.callback import Callback
-from minilearn.core.events import Order
-
+from ..base.text import did_you_mean
 from ..callbacks.monitor import Monitor
-from ..core.events import CancelEpochException, CancelRoundException
-from .schedulers import Factory, Lengths, asked_lengths, build, check_fits, factory_name
-from .warmup import WarmupLR, set_lr
+from ..core.callback import Callback
+from ..core.events import CancelEpochException, CancelRoundException, Order
+from ..core.learner import Loop
+from .schedulers import (
+    Factory,
+    Lengths,
+    asked_lengths,
+    build,
+    check_factory,
+    check_length,
+    factory_name,
+    set_lr,
+)
+from .warmup import WarmupLR
 
-if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
+SHORT = {"wd": "weight_decay", "mom": "momentum"}
 
 
 def fit_lengths(learn: Loop, unit: str) -> Lengths:
@@ -37,34 +44,23 @@ def fit_lengths(learn: Loop, unit: str) -> Lengths:
     return Lengths(updates, epochs, per_epoch, unit)
 
 
-@contextmanager
-def _no_order_warning() -> Iterator[None]:
-    """Silence torch's warning of a schedule that moves before the first update.
-
-    A pass that was cancelled makes no update, and counts as a pass all the same.
-    """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*lr_scheduler.step")
-        yield
-
-
 class BaseSchedCB(Callback):
     """Make a scheduler for the fit's optimizer; subclasses say when it steps, with `_step(learn)`.
 
     Lengths that the factory asks for and that were not given (`total_steps`, `T_max`,
-    `total_iters`, `epochs`, `steps_per_epoch`) are taken from the fit. A schedule that ends before
-    the data do, since a loader has more batches than its length says, keeps its last value, with a
-    warning.
+    `total_iters`, `epochs`, `steps_per_epoch`) are taken from the fit. If a loader has more batches
+    than its length says, the schedule keeps its last value, with a warning.
 
     Args:
-        sched: a factory, called with the optimizer: `partial(lr_scheduler.OneCycleLR, max_lr=0.1)`.
+        sched: a factory, `partial(lr_scheduler.OneCycleLR, max_lr=0.1)` say. It is called with the
+            optimizer; before that with a copy of its options, to see how long the schedule is.
 
     Attributes:
         schedo: the scheduler of the running or the last fit.
 
     Raises:
         TypeError: `sched` is a scheduler instead of a factory, or the optimizer is not torch's.
-        ValueError: before the first update, where the schedule does not fit.
+        ValueError: before the first update: a length is unknown, or the schedule ends too early.
 
     Events: before_fit, before_epoch, after_step, cleanup_fit
     Order:  SCHEDULE
@@ -76,24 +72,20 @@ class BaseSchedCB(Callback):
     unit: ClassVar[str] = "update"
 
     def __init__(self, sched: Factory) -> None:
-        if not callable(sched):
-            raise TypeError(
-                f"give a factory, such as partial(lr_scheduler.{type(sched).__name__}, …), not a "
-                "scheduler: each fit has an optimizer of its own"
-            )
+        check_factory(sched)
         self.sched = sched
         self.schedo: Any = None
         self.steps = 0  # how often the scheduler was, or would have been, stepped
         self._running = False
         self._limit: int | None = None
-        self._state: Any = None  # what a resume gave
+        self._state: Any = None  # loaded, and not used yet
 
     def before_fit(self, learn: Loop) -> None:
-        """Forget the last fit's scheduler; the new one waits for a training pass."""
+        """Forget the last fit's scheduler; the new one waits for a training epoch."""
         self.schedo, self.steps, self._running = None, 0, False
 
     def before_epoch(self, learn: Loop) -> None:
-        """Make the scheduler, before the first training pass or to go on with a state."""
+        """Make the scheduler, before the first training epoch or to go on with a state."""
         if (learn.training or self._state is not None) and not self._running:
             self._make(learn)
 
@@ -103,7 +95,7 @@ class BaseSchedCB(Callback):
             self.schedo.tick()
 
     def cleanup_fit(self, learn: Loop) -> None:
-        """Leave the rates that a next schedule on this optimizer starts from."""
+        """Note the rates that a next schedule on this optimizer starts from."""
         if self._running:
             for group, lr in zip(self.schedo.optimizer.param_groups, self._base, strict=False):
                 group["initial_lr"] = lr
@@ -113,8 +105,8 @@ class BaseSchedCB(Callback):
         opt, lengths = learn.opt, fit_lengths(learn, self.unit)
         if not isinstance(opt, Optimizer):
             raise TypeError(
-                f"{factory_name(self.sched)} needs a torch.optim.Optimizer, and this fit has "
-                f"{type(opt).__name__}: derive it from torch.optim.Optimizer, or drop {self!r}"
+                f"{self!r} needs a torch.optim.Optimizer, and this fit has {type(opt).__name__}: "
+                "derive it from that class, or leave the schedule out"
             )
         # an earlier fit's schedule has left them at its end; a resumed one began with what it saved
         rates = [group.get("initial_lr", group["lr"]) for group in opt.param_groups]
@@ -122,24 +114,23 @@ class BaseSchedCB(Callback):
         for group, rate in zip(opt.param_groups, rates, strict=False):
             set_lr(group, rate)
         self._base = [float(group["lr"]) for group in opt.param_groups]
+        done, saved = (self._state[k] for k in ("steps", "schedule")) if self._state else (0, None)
+        check_length(self.sched, opt, lengths, done, saved)  # first: the last one made is the fit's
         self.schedo = build(self.sched, opt, lengths)
         self._running = True
-        self._check_kind()
         main = getattr(self.schedo, "main", self.schedo)
-        asked = asked_lengths(self.sched)
-        self._limit = lengths.total if asked else getattr(main, "total_steps", None)
+        own = getattr(main, "total_steps", None)
+        self._limit = lengths.total if asked_lengths(self.sched) else own
         if self._state is not None:
             self._restore()
-            check_fits(self.schedo, lengths)
-
-    def _check_kind(self) -> None:
-        if isinstance(self.schedo, lr_scheduler.ReduceLROnPlateau):
+        if isinstance(main, lr_scheduler.ReduceLROnPlateau) and self.unit != "round":
             raise TypeError(
                 "ReduceLROnPlateau needs a value to watch: use PlateauCB('valid_loss', patience=…)"
             )
+        _warn_of_length(main, lengths)
 
     def _step(self, learn: Loop) -> None:
-        """Move the schedule on by one step, if this is a training pass."""
+        """Move the schedule on by one step, if this is a training epoch."""
         if learn.training:
             self._advance()
 
@@ -147,35 +138,27 @@ class BaseSchedCB(Callback):
         self.steps += 1
         if self._limit is not None and self.steps > self._limit:
             if self.steps == self._limit + 1:
-                self._warn_of_end()
+                warnings.warn(
+                    f"the schedule has {self._limit} steps and the loader more batches than its "
+                    "length says: the learning rate stays at its last value. Give fit n_steps=…",
+                    stacklevel=2,
+                )
         elif self.steps == 1:
-            with _no_order_warning():
+            with warnings.catch_warnings():
+                # an epoch that was cancelled had no update, and counts all the same
+                warnings.filterwarnings("ignore", message=".*lr_scheduler.step")
                 self.schedo.step(*args)
         else:
             self.schedo.step(*args)
 
-    def _warn_of_end(self) -> None:
-        warnings.warn(
-            f"the schedule has {self._limit} steps, and the fit goes on: the learning rate stays "
-            "at its last value. The loader gives more batches than its length says; give fit "
-            "n_steps=…",
-            stacklevel=2,
-        )
-
     def state_dict(self) -> dict[str, Any]:
-        """Return the scheduler's state, and the fields that it may have set."""
+        """Return the scheduler's state, and the options that it may have set."""
         if self.schedo is None:
             return {}
-        groups = [
-            {k: v for k, v in group.items() if k in ("lr", "initial_lr", "momentum", "betas")}
-            for group in self.schedo.optimizer.param_groups
-        ]
-        return {
-            "steps": self.steps,
-            "base": self._base,
-            "groups": groups,
-            "schedule": self.schedo.state_dict(),
-        }
+        names = ("lr", "initial_lr", "momentum", "betas")
+        groups = [{k: g[k] for k in names if k in g} for g in self.schedo.optimizer.param_groups]
+        state = {"steps": self.steps, "base": self._base, "groups": groups}
+        return state | {"schedule": self.schedo.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` returned: now, or when the next fit makes its scheduler."""
@@ -187,17 +170,37 @@ class BaseSchedCB(Callback):
         state, self._state = self._state, None
         self.steps, self._base = state["steps"], state["base"]
         self.schedo.load_state_dict(state["schedule"])
-        for group, fields in zip(self.schedo.optimizer.param_groups, state["groups"], strict=True):
-            set_lr(group, fields["lr"])
-            group.update({k: v for k, v in fields.items() if k != "lr"})
+        groups = zip(self.schedo.optimizer.param_groups, state["groups"], strict=False)
+        for group, options in groups:
+            set_lr(group, options["lr"])
+            group.update(options | {"lr": group["lr"]})
 
     def __repr__(self) -> str:
         """Show the factory."""
         return f"{type(self).__name__}({factory_name(self.sched)})"
 
 
+def _warn_of_length(sched: Any, lengths: Lengths) -> None:
+    """Warn where a given length is not that of the fit."""
+    names = ["T_max", "total_steps"]
+    if isinstance(sched, lr_scheduler.PolynomialLR):
+        names.append("total_iters")
+    total = lengths.total
+    for name in names:
+        length = getattr(sched, name, None)
+        if total and length and length != total:
+            after = "rises again" if name == "T_max" else "stays at its last value"
+            what = "will not reach its end" if length > total else f"{after} after its end"
+            warnings.warn(
+                f"{type(sched).__name__} has {name}={length}, and this fit makes {total} "
+                f"{lengths.unit}s: the schedule {what}. Leave out {name} and it is taken from the "
+                "fit.",
+                stacklevel=2,
+            )
+
+
 class BatchSchedCB(BaseSchedCB):
-    """Step a schedule once an update: a skipped one, or a batch that makes none, does not count.
+    """Step a schedule once an update; a batch that makes no update does not count.
 
     Events: before_fit, before_epoch, after_step, cleanup_fit
     Order:  SCHEDULE
@@ -211,9 +214,9 @@ class BatchSchedCB(BaseSchedCB):
 
 
 class EpochSchedCB(BaseSchedCB):
-    """Step a schedule once a pass over the training data, cancelled ones included.
+    """Step a schedule once a pass over the training data, also where that was cancelled.
 
-    It follows `learn.epoch`, also where `valid_every` cuts the data into shorter passes.
+    It follows `learn.epoch`, also where `valid_every` cuts the data into shorter epochs.
 
     Events: before_fit, before_epoch, before_batch, after_step, cleanup_epoch, cleanup_fit
     Order:  SCHEDULE
@@ -224,16 +227,14 @@ class EpochSchedCB(BaseSchedCB):
     unit = "epoch"
 
     def before_batch(self, learn: Loop) -> None:
-        """Catch up, where a new pass over the data began without a word."""
+        """Catch up, where a new pass over the data began without an event."""
         if learn.training and learn.epoch > self.steps:
             self._follow(learn.epoch)
 
     def cleanup_epoch(self, learn: Loop) -> None:
-        """Step, unless an error or the end of the fit broke off the pass."""
-        broke_off = not isinstance(
-            learn.error, (type(None), CancelEpochException, CancelRoundException)
-        )
-        if learn.training and self._running and not broke_off and not learn.plan.cuts:
+        """Step, unless an error or the end of the fit broke off the epoch."""
+        counts = isinstance(learn.error, (type(None), CancelEpochException, CancelRoundException))
+        if learn.training and self._running and counts and not learn.plan.cuts:
             self._follow(learn.epoch + 1)
 
     def _follow(self, epoch: int) -> None:
@@ -276,7 +277,7 @@ class PlateauCB(BaseSchedCB):
         super().__init__(sched if warmup is None else warmup(sched))
 
     def before_fit(self, learn: Loop) -> None:
-        """Forget what the last fit showed."""
+        """Forget the best value of the last fit."""
         super().before_fit(learn)
         self.monitor.reset()
 
@@ -286,9 +287,102 @@ class PlateauCB(BaseSchedCB):
         if value is not None and self._running:
             self._advance(value)
 
-    def _check_kind(self) -> None:
-        pass
-
     def __repr__(self) -> str:
         """Show what is watched."""
         return f"PlateauCB({self.monitor.name!r}, {self.monitor.mode!r})"
+
+
+class ParamSchedCB(Callback):
+    """Set options of all parameter groups before each update, as functions of progress.
+
+    Progress is the fraction of the fit's updates that are done, from 0 for the first one to just
+    below 1 for the last. `mom` is short for `momentum`, or the first of `betas`; `wd` for
+    `weight_decay`.
+
+    Args:
+        factor: the functions return factors of each group's own value, instead of values for all.
+        options: functions by option: `weight_decay=lambda p: 0.1 * (1 - p)`.
+
+    Raises:
+        ValueError: before the first update: the groups have no such option; they have different
+            values and would lose them; the length of the fit is unknown.
+
+    Events: before_fit, before_epoch, after_step
+    Order:  SCHEDULE
+    Reads:  training, opt, steps_done, n_steps
+    Writes:
+    """
+
+    order = Order.SCHEDULE
+
+    def __init__(self, *, factor: bool = False, **options: Callable[[float], Any]) -> None:
+        self.factor, self.options, self._begun = factor, options, False
+
+    def before_fit(self, learn: Loop) -> None:
+        """Wait for the first training epoch."""
+        self._begun = False
+
+    def before_epoch(self, learn: Loop) -> None:
+        """Set the values of the first update."""
+        if learn.training and not self._begun:
+            self._begin(learn)
+            self._set(learn)
+
+    def after_step(self, learn: Loop) -> None:
+        """Set the values of the next update."""
+        self._set(learn)
+
+    def _begin(self, learn: Loop) -> None:
+        if learn.n_steps is None:
+            raise ValueError(
+                f"{self!r} needs the length of the fit, and the loader has none: give fit n_steps=…"
+            )
+        for name in self.options:
+            bases = [_base(group, name) for group in learn.opt.param_groups]
+            if not self.factor and any(base != bases[0] for base in bases):
+                raise ValueError(
+                    f"the groups differ in {name} ({bases}), and one value for all would undo "
+                    "that; give factor=True and a function of factors"
+                )
+        self._begun = True
+
+    def _set(self, learn: Loop) -> None:
+        total: Any = learn.n_steps  # known, or the fit would not have begun
+        progress = min(learn.steps_done / total, 1.0)
+        for name, fn in self.options.items():
+            value = fn(progress)
+            for group in learn.opt.param_groups:
+                set_option(group, name, _base(group, name) * value if self.factor else value)
+
+    def __repr__(self) -> str:
+        """Show the options."""
+        return f"ParamSchedCB({', '.join(self.options)})"
+
+
+def _base(group: dict[str, Any], name: str) -> Any:
+    # kept in the group, as torch's initial_lr is: a second fit and a resume start from it
+    return group.setdefault(f"initial_{name}", get_option(group, name))
+
+
+def get_option(group: dict[str, Any], name: str) -> Any:
+    """Return an option of a parameter group, also by its short name.
+
+    Raises:
+        ValueError: the group has no such option; near names are suggested.
+    """
+    if name == "mom" and "betas" in group:
+        return group["betas"][0]
+    key = SHORT.get(name, name)
+    if key in group and key != "params":
+        return group[key]
+    names = [n for n in group if n != "params" and not n.startswith("initial_")]
+    hint = did_you_mean(name, names)
+    raise ValueError(f"the optimizer's groups have no {name!r}{hint}; there are {', '.join(names)}")
+
+
+def set_option(group: dict[str, Any], name: str, value: Any) -> None:
+    """Set an option of a parameter group, also by its short name."""
+    if name == "mom" and "betas" in group:
+        group["betas"] = (value, *group["betas"][1:])
+    else:
+        group[SHORT.get(name, name)] = value

@@ -8,18 +8,14 @@ from typing import Any
 
 from torch.optim import lr_scheduler
 
-from minilearn.base.text import did_you_mean
-from minilearn.nn.registry import named_object
-from minilearn.nn.timm_models import TIMM
-
-from ..nn.timm_models import timm_module
+from ..base.text import did_you_mean
+from ..nn.registry import named_object
+from ..nn.timm_models import TIMM, timm_module
 from .schedulers import Factory, constant, flat_cos, one_cycle
 
-# as in fit_one_cycle
-ONE_CYCLE = partial(one_cycle, pct_start=0.25, div_factor=25.0, final_div_factor=1e5 / 25.0)
-
 SCHEDULES: dict[str, Factory] = {
-    "one_cycle": ONE_CYCLE,
+    # as in fit_one_cycle
+    "one_cycle": partial(one_cycle, pct_start=0.25, div_factor=25.0, final_div_factor=1e5 / 25.0),
     "flat_cos": flat_cos,
     "cosine": lr_scheduler.CosineAnnealingLR,
     "linear": partial(lr_scheduler.PolynomialLR, power=1.0),
@@ -36,7 +32,7 @@ def schedule(name: str, **arguments: Any) -> Factory:
         name: "one_cycle" (as `fit_one_cycle` has it), "flat_cos", "cosine", "linear" or "none";
             "timm/cosine", "timm/tanh", "timm/poly", "timm/step", "timm/multistep", … of timm where
             that is installed, whose `t_initial` is filled in; or "package.module:factory".
-        arguments: those of the schedule.
+        arguments: passed to the schedule.
 
     Raises:
         ValueError: there is no such name, or it does not take these arguments; near ones are
@@ -70,5 +66,5 @@ def _found(name: str) -> Factory:
 def _timms() -> dict[str, Factory]:
     end, theirs = "LRScheduler", vars(timm_module("timm.scheduler"))
     classes = {n: c for n, c in theirs.items() if n.endswith(end)}
-    classes.pop("PlateauLRScheduler")  # it is told a value, which PlateauCB does
+    classes.pop("PlateauLRScheduler")  # it needs a value; PlateauCB does that
     return {f"{TIMM}{n.removesuffix(end).lower()}": c for n, c in classes.items()}

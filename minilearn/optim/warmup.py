@@ -1,7 +1,7 @@
 """Warm-up around any schedule, per update, per epoch or on a plateau.
 
-The schedule runs on a shadow of the optimizer from the first step on; the warm-up reads its rates
-there and writes its own into the real one, so neither disturbs the other.
+The schedule runs on a dummy optimizer from the first step on; the warm-up reads its rates there and
+writes its own into the real one, so neither disturbs the other.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from torch import Tensor
 from torch.optim import Optimizer
 
-from .schedulers import Factory, Lengths, Shadow, build, factory_name, shadow_lrs
+from .schedulers import DummyOptimizer, Factory, Lengths, build, group_lrs, set_lr
 
 FORMS = ("auto", "factor", "fix")
 UNITS = ("step", "epoch")
@@ -30,15 +29,15 @@ def warmup(
 
     - "auto": base * start * (1 - a) + regular(n) * a, a line that meets the schedule at n;
     - "factor": regular(t) * (start * (1 - a) + a), which shows the schedule's own steps;
-    - "fix": start * (1 - a) + base * a, a line to the base, from which the schedule may have moved
-      away at n: it jumps there, and a warning says so.
+    - "fix": start * (1 - a) + base * a, a line to the base; where the schedule has left the base by
+      then, the rate jumps at n.
 
     Args:
         sched: a factory, as `BatchSchedCB` takes; `constant` for a warm-up alone.
         n: the length of the warm-up, 0 for none.
         unit: "step" (updates) or "epoch".
         form: one of the three forms.
-        start: the rate of the first update with "fix", else its share of the rate.
+        start: the first rate with "fix", else the fraction of the rate to begin with.
 
     Raises:
         ValueError: an argument is out of range.
@@ -63,102 +62,70 @@ class Warmup:
     start: float
 
     def __call__(self, opt: Optimizer) -> Any:
-        """Make the scheduler for a loop of your own; every length must have been given."""
+        """Make the scheduler for a loop of your own, with every length given."""
         return self.build(opt, Lengths())
 
     def build(self, opt: Optimizer, lengths: Lengths) -> Any:
-        """Make the scheduler, with all lengths filled in."""
+        """Make the scheduler, and fill in its lengths."""
         make = partial(build, self.sched, lengths=lengths)
-        n = self._updates_or_steps(lengths)
+        n = self._steps(lengths)
         if n == 0:
             return make(opt)
         by_update = lengths.unit == "round" or (lengths.unit == "epoch" and self.unit == "step")
         total = lengths.updates if by_update else lengths.total
         if total is not None and n > total:
             warnings.warn(f"the warm-up takes {n} steps, and the fit makes {total}", stacklevel=2)
-        end = self._end(make, opt, n, lengths, by_update)
-        return WarmupLR(opt, make, n, self.form, self.start, end, by_update)
+        steps: int | None = n  # of the schedule, until the warm-up ends
+        if by_update:
+            per_epoch = lengths.per_epoch if lengths.unit == "epoch" else None
+            steps = n // per_epoch if per_epoch else None
+        end = None
+        if self.form == "auto" and steps is not None:
+            end = group_lrs(make, opt, min(steps, lengths.total or steps) + 1)[-1]
+        return WarmupLR(opt, make, self, n, end, by_update)
 
-    def _updates_or_steps(self, lengths: Lengths) -> int:
+    def _steps(self, lengths: Lengths) -> int:
         """Return the length: in epochs around a per-epoch schedule, else in updates."""
         if self.unit == "step" or lengths.unit == "epoch":
             return math.ceil(self.n)
         if lengths.per_epoch is None:
             raise ValueError(
-                f"a warm-up of {self.n} epochs needs to know the updates in an epoch, and the "
-                "loader has no length. Give warmup(…, unit='step')"
+                f"a warm-up of {self.n} epochs needs a loader with a length; give unit='step'"
             )
         return math.ceil(self.n * lengths.per_epoch)
-
-    def _end(
-        self, make: Factory, opt: Optimizer, n: int, lengths: Lengths, by_update: bool
-    ) -> list[float] | None:
-        """Return the schedule's rates at the end of the warm-up, None where they are unknown."""
-        per_epoch = lengths.per_epoch or 0
-        if lengths.unit == "round" or (by_update and not per_epoch):
-            return None
-        steps = n // per_epoch if by_update else n
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # whatever is wrong is said when the real one is made
-            end = shadow_lrs(make, opt, steps + 1)[-1]
-        if self.form == "fix":
-            self._warn_of_jump(opt, end, n)
-        return end
-
-    def _warn_of_jump(self, opt: Optimizer, end: list[float], n: int) -> None:
-        for group, regular in zip(opt.param_groups, end, strict=True):
-            base = float(group["lr"])
-            if (
-                abs(base - regular) > abs(base - self.start) / n
-            ):  # more than the warm-up's own steps
-                warnings.warn(
-                    f"after the warm-up of {n} steps the learning rate jumps from {base:.4g} to "
-                    f"{regular:.4g}, where {factory_name(self.sched)} is by then; form='auto' "
-                    "has no jump",
-                    stacklevel=2,
-                )
-                return
 
 
 class WarmupLR:
     """A scheduler that follows another one, and is below it for the first n steps.
 
     Args:
-        optimizer: whose rates to set.
-        make: makes the schedule to follow, for a `Shadow` of the optimizer.
-        n: the length of the warm-up.
-        form: see `warmup`.
-        start: see `warmup`.
-        end: the schedule's rates at n; None for those that it has at each moment.
-        by_update: the warm-up moves by `tick`, once an update, and only the schedule by `step`.
+        opt: its rates are set.
+        make: makes the schedule to follow, for a `DummyOptimizer` of the optimizer.
+        settings: the form and the start of the warm-up.
+        n: its length.
+        end: the schedule's rates at n; None if they are unknown, and its present ones serve.
+        by_update: `tick` moves the warm-up, once an update; `step` moves only the schedule.
     """
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        make: Factory,
-        n: int,
-        form: str,
-        start: float,
-        end: list[float] | None = None,
-        by_update: bool = False,
+        self, opt: Optimizer, make: Factory, settings: Warmup, n: int, end: Any, by_update: bool
     ) -> None:
-        self.optimizer, self.n, self.form, self.start = optimizer, n, form, start
-        self.end, self.by_update, self.t = end, by_update, 0
-        self.shadow = Shadow(optimizer)
-        self.main = make(self.shadow)
-        self.base_lrs = [g.get("initial_lr", g["lr"]) for g in self.shadow.param_groups]
+        self.optimizer, self.settings, self.n, self.end = opt, settings, n, end
+        self.by_update, self.t = by_update, 0
+        self.dummy = DummyOptimizer(opt)
+        self.main = make(self.dummy)
+        self.base_lrs = [g.get("initial_lr", g["lr"]) for g in self.dummy.param_groups]
         self._apply()
 
     def step(self, *args: Any) -> None:
-        """Move the schedule on by a step, and the warm-up with it; `args` is a plateau's metric."""
-        self.shadow.step()
+        """Move the schedule on by a step, and the warm-up with it; a plateau gives its metric."""
+        self.dummy.step()
         self.main.step(*args)
         self.t += not self.by_update
         self._apply()
 
     def tick(self) -> None:
-        """Tell that an update was made, where the schedule moves less often than that."""
+        """Move the warm-up on by an update, where the schedule moves less often."""
         if self.by_update and self.t < self.n:
             self.t += 1
             self._apply()
@@ -169,44 +136,36 @@ class WarmupLR:
 
     @property
     def last_epoch(self) -> int:
-        """The steps that the schedule made."""
+        """The steps that the schedule has made."""
         return self.main.last_epoch
 
     def _lrs(self) -> list[float]:
-        regular = self.shadow.lrs()
+        regular = self.dummy.lrs()
         if self.t >= self.n:
             return regular
-        a, start = self.t / self.n, self.start
-        if self.form == "factor":
+        a, start = self.t / self.n, self.settings.start
+        if self.settings.form == "factor":
             return [lr * (start * (1 - a) + a) for lr in regular]
-        if self.form == "fix":
+        if self.settings.form == "fix":
             return [start * (1 - a) + base * a for base in self.base_lrs]
-        ends = zip(self.base_lrs, self.end or regular, strict=True)
+        ends = zip(self.base_lrs, self.end or regular, strict=False)
         return [base * start * (1 - a) + end * a for base, end in ends]
 
     def _apply(self) -> None:
-        groups = zip(self.optimizer.param_groups, self.shadow.param_groups, strict=True)
-        for (group, shadow), lr in zip(groups, self._lrs(), strict=True):
+        groups = zip(self.optimizer.param_groups, self.dummy.param_groups, strict=False)
+        for (group, dummy), lr in zip(groups, self._lrs(), strict=False):  # groups may be added
             set_lr(group, lr)
             if getattr(self.main, "cycle_momentum", False):
-                group.update({k: shadow[k] for k in ("momentum", "betas") if k in shadow})
+                group.update({k: dummy[k] for k in ("momentum", "betas") if k in dummy})
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters, the schedule's state and its rates."""
-        return {"t": self.t, "main": self.main.state_dict(), "lrs": self.shadow.lrs()}
+        return {"t": self.t, "main": self.main.state_dict(), "lrs": self.dummy.lrs()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` returned."""
         self.t = state["t"]
         self.main.load_state_dict(state["main"])
-        for group, lr in zip(self.shadow.param_groups, state["lrs"], strict=True):
+        for group, lr in zip(self.dummy.param_groups, state["lrs"], strict=False):
             group["lr"] = lr
         self._apply()
-
-
-def set_lr(group: dict[str, Any], lr: float) -> None:
-    """Set the rate of a parameter group; a rate that is a tensor (in a CUDA graph) is filled."""
-    if isinstance(group["lr"], Tensor):
-        group["lr"].fill_(lr)
-    else:
-        group["lr"] = lr

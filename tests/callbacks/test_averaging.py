@@ -36,7 +36,7 @@ from minilearn import (
     Order,
     TrainCB,
 )
-from minilearn.callbacks import swa
+from minilearn.callbacks import averaging
 from minilearn.callbacks.averaging import _Averages, validated_state
 
 
@@ -215,12 +215,12 @@ def test_bad_settings_raise():
             make()
 
 
-def test_a_share_of_an_unknown_number_of_updates_raises():
+def test_a_fraction_of_an_unknown_number_of_updates_raises():
     class Endless:
         def __iter__(self):
             return iter(batches(2))
 
-    with pytest.raises(ValueError, match="nobody knows their number"):
+    with pytest.raises(ValueError, match="whose number is unknown"):
         toy_learner([SWACB(0.5)], (Endless(), None)).fit(1)
 
 
@@ -572,20 +572,20 @@ def test_statistics_for_the_average_are_means_with_equal_shares():
 @pytest.mark.case("C107")
 @pytest.mark.parametrize("momentum", [0.0, 0.1])
 def test_a_refresh_with_a_momentum_would_be_seen(monkeypatch, momentum):
-    class Wrong(swa._FreshStatistics):
+    class Wrong(averaging._FreshStatistics):
         def before_epoch(self, learn):
             super().before_epoch(learn)
             for m, _ in self.momenta:
                 m.momentum = momentum
 
-    monkeypatch.setattr(swa, "_FreshStatistics", Wrong)
+    monkeypatch.setattr(averaging, "_FreshStatistics", Wrong)
     with pytest.raises(AssertionError):
         check_fresh_statistics()
 
 
 @pytest.mark.case("C107")
 def test_a_momentum_that_is_not_put_back_would_be_seen(monkeypatch):
-    monkeypatch.setattr(swa._FreshStatistics, "cleanup_epoch", None)
+    monkeypatch.setattr(averaging._FreshStatistics, "cleanup_epoch", None)
     with pytest.raises(AssertionError):
         check_fresh_statistics()
 

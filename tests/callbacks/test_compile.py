@@ -1,4 +1,4 @@
-"""Compiled models, matrix precision and look-ahead: the same fit, and everything is put back."""
+"""Compiled models: the same fit, and everything is put back."""
 
 import copy
 
@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 from toys import batches, linear, toy_dls
 
-from minilearn import CompileCB, DeviceCB, Learner, MatmulPrecisionCB, TrainCB
-from minilearn.callbacks.compile import Prefetched, has_compiler
+from minilearn import CompileCB, DeviceCB, Learner, TrainCB
+from minilearn.callbacks.compile import has_compiler
+from minilearn.callbacks.device import Prefetched
 
 
 def test_a_compiled_fit_gives_the_same_weights_under_the_same_names():
@@ -69,18 +70,6 @@ def test_inductor_compiles_and_trains():
     Learner(plain, toy_dls(), cbs=[TrainCB()]).fit(1)
     Learner(compiled, toy_dls(), cbs=[TrainCB(), CompileCB()]).fit(1)
     torch.testing.assert_close(compiled.weight, plain.weight)
-
-
-def test_matrix_precision_is_put_back_after_an_error():
-    before, seen = torch.get_float32_matmul_precision(), []
-    learn = Learner(linear(), toy_dls(), cbs=[TrainCB(), MatmulPrecisionCB("medium")])
-    learn.on("after_batch", lambda learn: seen.append(torch.get_float32_matmul_precision()))
-    learn.on("after_epoch", lambda learn: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        learn.fit(1)
-    assert seen == ["medium"] * 2 and torch.get_float32_matmul_precision() == before
-    with pytest.raises(ValueError, match="'high'"):
-        MatmulPrecisionCB("tf32")
 
 
 def test_prefetch_on_the_cpu_changes_nothing():

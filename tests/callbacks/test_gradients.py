@@ -25,7 +25,7 @@ from minilearn import (
     TrainCB,
     TrainLearner,
 )
-from minilearn.callbacks.clipping import CLIP, clip_adaptively
+from minilearn.callbacks.gradients import CLIP, clip_adaptively
 from minilearn.core.callback import Callback
 
 
@@ -497,9 +497,9 @@ def one_item(batch):
 
 
 def check_clips_the_group(cbs, monkeypatch):
-    calls, clip = [], nn.utils.clip_grad_norm_
+    calls, clip = [], nn.utils.clip_grads_with_norm_
     monkeypatch.setattr(
-        nn.utils, "clip_grad_norm_", lambda *args: (calls.append(1), clip(*args))[1]
+        nn.utils, "clip_grads_with_norm_", lambda *args: (calls.append(1), clip(*args))[1]
     )
     learn = pulling(cbs, [[6.0, 0.0], [0.0, 2.0]], count=one_item)
     learn.fit(1)

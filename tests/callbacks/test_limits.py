@@ -77,7 +77,7 @@ def test_events_and_a_row_of_history_are_those_of_a_whole_pass():
     assert events == [True, False, "round"]
 
 
-def test_loaders_without_a_length_take_a_number_and_no_share():
+def test_loaders_without_a_length_take_a_number_and_no_fraction():
     look = Look()
     learn = toy_learner([LimitBatchesCB(2, 1), look], (stream(5), stream(5)))
     learn.fit(1)
@@ -98,7 +98,7 @@ def test_limits_go_with_lengths_in_updates():
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, 0.0, True, "2"])
 def test_limits_that_make_no_sense_are_refused(limit):
-    with pytest.raises(ValueError, match="share of them"):
+    with pytest.raises(ValueError, match="or a fraction"):
         LimitBatchesCB(train=limit)
 
 

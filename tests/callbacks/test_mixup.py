@@ -64,7 +64,7 @@ def mixed(n=8, k=5):
 def one_by_one(loss_func, preds, target, reduction="mean"):
     """The formula of the case, sample by sample."""
     losses = []
-    for p, a, b, s in zip(preds, target.a, target.b, target.share, strict=True):
+    for p, a, b, s in zip(preds, target.a, target.b, target.weight, strict=True):
         first, second = (loss_func(p[None], t[None]) for t in (a, b))
         losses.append(s * first + (1 - s) * second)
     losses = torch.stack(losses)
@@ -94,7 +94,7 @@ def test_each_sample_has_its_own_shares_in_the_loss():
 @pytest.mark.case("C113")
 def test_shares_that_are_averaged_first_would_be_seen(monkeypatch):
     def averaged(self, loss_func, preds, targets):
-        share = self.share.mean()
+        share = self.weight.mean()
         return share * loss_func(preds, self.a) + (1 - share) * loss_func(preds, self.b)
 
     monkeypatch.setattr(Mixed, "compare", averaged)
@@ -106,7 +106,7 @@ def test_it_equals_torchs_soft_labels_with_smoothing_and_class_weights():
     preds, target = mixed()
     weight = torch.rand(5)
     hot = [F.one_hot(t, 5).float() for t in (target.a, target.b)]
-    soft = target.share[:, None] * hot[0] + (1 - target.share[:, None]) * hot[1]
+    soft = target.weight[:, None] * hot[0] + (1 - target.weight[:, None]) * hot[1]
     for settings in ({}, {"label_smoothing": 0.1}, {"weight": weight}):
         ours = compare(partial(F.cross_entropy, **settings), preds, (target,))
         torch.testing.assert_close(ours, F.cross_entropy(preds, soft, **settings))
@@ -136,7 +136,7 @@ def test_any_loss_is_taken_sample_by_sample(loss_func):
 
 def test_several_targets_and_real_numbers():
     preds, target = mixed()
-    real = Mixed(torch.randn(8, 5), torch.randn(8, 5), target.share)
+    real = Mixed(torch.randn(8, 5), torch.randn(8, 5), target.weight)
     torch.testing.assert_close(
         compare(F.mse_loss, preds, (real,)), one_by_one(F.mse_loss, preds, real)
     )
@@ -223,7 +223,7 @@ def test_with_any_recipe_mixing_is_the_same_as_mixed_data_with_soft_labels(recip
             if learn.training:
                 x, y = learn.batch
                 hot = [F.one_hot(t, 4).float() for t in (y.a, y.b)]
-                s = y.share[:, None]
+                s = y.weight[:, None]
                 self.batches.append((x.clone(), s * hot[0] + (1 - s) * hot[1]))
 
     keep = Keep()
@@ -427,7 +427,7 @@ def test_inputs_and_targets_of_any_batch_are_told_apart():
     cbs = [TrainCB(inputs=("a", "b"), targets="y"), MixUpCB(), look, MetricsCB(accuracy=accuracy)]
     Learner(Sum(), (data,), F.cross_entropy, cbs=cbs).fit(1)
     batch = look.seen[0][1]
-    target, share = batch["y"], batch["y"].share[:, None]
+    target, share = batch["y"], batch["y"].weight[:, None]
     assert isinstance(target, Mixed) and batch["id"] == "no"
     for name in ("a", "b"):  # both with the same shares and partners
         own = data[0][name]
@@ -450,7 +450,7 @@ def test_a_cut_picture_has_one_rectangle_and_its_exact_share(size):
         assert torch.equal(xb[:, 0][other], yb.b.view(16, 1, 1).expand(16, *size)[other].float())
         own = (xb[:, 0] == yb.a.view(16, 1, 1)).float().mean((1, 2))
         apart = yb.a != yb.b
-        torch.testing.assert_close(yb.share[apart], own[apart])
+        torch.testing.assert_close(yb.weight[apart], own[apart])
         for cut in other:  # a rectangle is all of its rows times all of its columns
             assert torch.equal(cut, cut.any(1)[:, None] & cut.any(0)[None])
             sizes.add(int(cut.sum()))
@@ -459,7 +459,7 @@ def test_a_cut_picture_has_one_rectangle_and_its_exact_share(size):
 
 def test_shares_follow_their_distribution():
     shares = []
-    look = At("after_loss", lambda learn: shares.append(learn.batch[1].share), times=99)
+    look = At("after_loss", lambda learn: shares.append(learn.batch[1].weight), times=99)
     data = [(torch.randn(2000, 3), torch.randn(2000, 1))]
     toy_learner([MixUpCB(0.4), look], (data, None)).fit(1)
     beta = torch.distributions.Beta(0.4, 0.4)
@@ -484,7 +484,7 @@ def test_mistakes_say_what_to_do():
     for make in (MixUpCB, CutMixCB):
         with pytest.raises(ValueError, match="alpha"):
             make(0)
-    with pytest.raises(TypeError, match="needs pictures"):
+    with pytest.raises(TypeError, match="needs images"):
         toy_learner([CutMixCB()]).fit(1)
     with pytest.raises(ValueError, match="only one callback mix"):
         learner([MixUpCB(), CutMixCB()]).fit(1)

@@ -277,7 +277,7 @@ def test_a_dry_run_makes_schedules_for_the_whole_fit_and_takes_them_back():
     learn = small_learner(cbs=[cb])
     before = dict(vars(cb))
     learn.dry_run()
-    assert lengths == [3]  # batches of an epoch, not the one that was run
+    assert set(lengths) == {3}  # batches of an epoch, not the one that was run
     assert vars(cb).keys() == before.keys()
 
 

@@ -18,13 +18,13 @@ import torch.nn.functional as F
 from torch import nn, optim
 from torch.utils.data import DataLoader, TensorDataset
 
+from examples.callbacks.mc_dropout import MCDropoutCB
 from minilearn import (
     EMACB,
     BatchTransformCB,
     Callback,
     DataLoaders,
     Learner,
-    MCDropoutCB,
     MetricsCB,
     Pipeline,
     TrainCB,

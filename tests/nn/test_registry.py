@@ -10,7 +10,7 @@ from torch.optim import lr_scheduler
 from minilearn import create_model, list_models, resnet, sched_lrs, schedule
 from minilearn.nn import timm_models
 from minilearn.nn.registry import MODELS, did_you_mean, named_object, remake_model
-from minilearn.optim.timm_schedules import Told
+from minilearn.optim.schedulers import TimmScheduler
 
 
 def test_ours_go_by_their_registered_names():
@@ -130,9 +130,9 @@ def test_a_schedule_that_is_told_the_time_is_a_factory(in_epochs):
 
 def test_such_a_schedule_goes_on_from_its_time():
     opt = torch.optim.SGD([torch.zeros(1)], 1.0)
-    told = Told(Halving(opt, 1))
-    told.step()
-    told.step()
-    again = Told(Halving(torch.optim.SGD([torch.zeros(1)], 1.0), 1))
-    again.load_state_dict(told.state_dict())
+    sched = TimmScheduler(Halving(opt, 1))
+    sched.step()
+    sched.step()
+    again = TimmScheduler(Halving(torch.optim.SGD([torch.zeros(1)], 1.0), 1))
+    again.load_state_dict(sched.state_dict())
     assert again.optimizer.param_groups[0]["lr"] == opt.param_groups[0]["lr"] == 0.25

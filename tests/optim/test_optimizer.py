@@ -212,7 +212,7 @@ def test_what_a_model_or_a_part_of_it_excludes_has_no_decay():
 def test_groups_print_as_a_table():
     table = repr(param_groups(linear(), 0.1)).splitlines()
     assert [line.split() for line in table] == [
-        ["group", "tensors", "numbers", "lr", "weight", "decay", "names"],
+        ["group", "tensors", "elements", "lr", "weight", "decay", "names"],
         ["0", "1", "3", "default", "0.1", "weight"],
         ["1", "1", "1", "default", "0", "bias"],
     ]
@@ -329,7 +329,9 @@ def test_parts_are_frozen_by_name_or_by_layer():
 
 def test_names_and_numbers_of_nothing_are_refused():
     learn = Learner(Encoder(), toy_dls(), cbs=[TrainCB()])
-    with pytest.raises(ValueError, match="no parameter is named like 'block'; there is blocks"):
+    with pytest.raises(
+        ValueError, match="no parameter is named like 'block'; did you mean 'blocks"
+    ):
         learn.freeze("block")
     for n in (5, -6):
         with pytest.raises(ValueError, match=f"no layer {n}: the model has 5"):
@@ -570,7 +572,7 @@ def test_lbfgs_equals_its_own_loop():
 
 
 def test_without_a_closure_lbfgs_is_refused_before_the_first_batch():
-    with pytest.raises(TypeError, match=r"LBFGS wants to compute .* add ClosureCB\(\)"):
+    with pytest.raises(TypeError, match=r"LBFGS computes the loss itself.*add ClosureCB\(\)"):
         toy_learner(opt_func="lbfgs").fit(1)
 
 

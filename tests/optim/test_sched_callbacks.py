@@ -18,7 +18,7 @@ from minilearn.core.events import (
 )
 from minilearn.learner import Learner
 from minilearn.optim.sched_callbacks import BaseSchedCB, BatchSchedCB, EpochSchedCB, PlateauCB
-from minilearn.optim.schedulers import constant, flat_cos
+from minilearn.optim.schedulers import constant, flat_cos, sched_lrs
 from minilearn.optim.warmup import warmup
 from tests.rates import Accumulate, Row, SkipSteps, Stream, UsedLR, check_epoch_rates, fit, torchs
 from tests.toys import batches, linear, toy_learner
@@ -281,54 +281,146 @@ def test_the_check_finds_a_schedule_that_dies_in_mid_run():
         check_refused(Plain())
 
 
-class Chained(lr_scheduler.ChainedScheduler):
-    """As a version of torch would have it that keeps the parts under another name."""
+class OwnLR(lr_scheduler.LRScheduler):
+    """A scheduler of a user's own, which ends with its list."""
 
-    def __init__(self, parts, opt):
-        super().__init__(parts, opt)
-        self.parts = vars(self).pop("_schedulers")
+    rates = [1.0] * 12
 
-    def step(self):
-        for part in self.parts:
-            part.step()
+    def get_lr(self):
+        return [self.rates[self.last_epoch] for _ in self.base_lrs]
 
 
-class Sequence(lr_scheduler.SequentialLR):
-    """The same, of the other; torch's own step finds parts and milestones while it runs."""
-
-    def __init__(self, opt, parts, milestones, hidden):
-        super().__init__(opt, parts, milestones)
-        self.kept = {name: vars(self).pop(name) for name in hidden}
-
-    def step(self):
-        vars(self).update(self.kept)
-        super().step()
-        for name in self.kept:
-            del vars(self)[name]
+def test_a_schedule_of_ones_own_that_is_too_short_is_refused_too():
+    with pytest.raises(ValueError, match="OwnLR cannot make 20 steps, one for each update"):
+        fit(BatchSchedCB(OwnLR), n_epochs=2)
+    _, used = fit(BatchSchedCB(OwnLR), n=11)
+    assert len(used.lrs) == 11
 
 
-def sequence(opt, total, hidden):
+def test_a_schedule_of_epochs_that_is_too_short_is_refused():
+    cycle = partial(lr_scheduler.OneCycleLR, max_lr=0.5, total_steps=3)
+    with pytest.raises(ValueError, match="cannot make 4 steps, one for each epoch"):
+        fit(EpochSchedCB(cycle), n_epochs=4)
+
+
+def noisy(step):
+    return 1 - 0.01 * float(torch.rand(()))
+
+
+def only_for_sgd(opt):
+    assert type(opt) is optim.SGD
+    return lr_scheduler.LambdaLR(opt, noisy)
+
+
+class ByGradient(lr_scheduler.LRScheduler):
+    """Needs a weight and its gradient: the try at the start has none."""
+
+    def get_lr(self):
+        grads = [p.grad for group in self.optimizer.param_groups for p in group["params"]]
+        if self.last_epoch and grads[0] is None:
+            raise RuntimeError("no gradient")
+        return [1 / (1 + self.last_epoch) for _ in self.base_lrs]
+
+
+def test_a_schedule_that_needs_more_than_a_try_can_give_is_left_alone():
+    _, used = fit(BatchSchedCB(ByGradient))
+    assert used.lrs == pytest.approx([1 / (1 + t) for t in range(10)])
+
+
+def test_the_last_schedule_that_a_factory_made_is_that_of_the_fit():
+    made = []
+
+    def make(opt):
+        made.append(lr_scheduler.StepLR(opt, 3))
+        return made[-1]
+
+    learn, _ = fit(BatchSchedCB(make))
+    assert learn.find(BatchSchedCB).schedo is made[-1]
+
+
+@pytest.mark.parametrize("make", [partial(lr_scheduler.LambdaLR, lr_lambda=noisy), only_for_sgd])
+def test_the_try_at_the_start_draws_nothing_and_ends_no_good_run(make):
+    torch.manual_seed(5)
+    _, used = fit(BatchSchedCB(make), n_epochs=2)
+    torch.manual_seed(5)
+    assert used.lrs == torchs(make, 20)
+
+
+def test_a_long_fit_and_one_of_unknown_length_are_not_tried(monkeypatch):
+    monkeypatch.setattr("minilearn.optim.schedulers.MOST_TRIED", 19)
+    cb = BatchSchedCB(OwnLR)
+    with pytest.raises(IndexError):
+        fit(cb, n_epochs=2)
+    assert cb.steps == 12
+    cb = BatchSchedCB(OwnLR)
+    with pytest.raises(IndexError):
+        fit(cb, dls=(Stream(15), None))
+    assert cb.steps == 12
+
+
+# ---- schedules made of parts ----
+
+
+def two_parts(opt, n=20):
     parts = [
-        lr_scheduler.ConstantLR(opt, 0.1, 2),
-        lr_scheduler.OneCycleLR(opt, 0.5, total_steps=total),
+        lr_scheduler.LinearLR(opt, 0.1, total_iters=2),
+        lr_scheduler.CosineAnnealingLR(opt, n - 2),
     ]
-    return Sequence(opt, parts, [2], hidden)
+    return lr_scheduler.SequentialLR(opt, parts, [2])
 
 
-HIDDEN = {
-    "chain": lambda opt, n: Chained([lr_scheduler.OneCycleLR(opt, 0.5, total_steps=n)], opt),
-    "sequence": lambda opt, n: sequence(opt, n, ["_schedulers", "_milestones"]),
-    "its milestones": lambda opt, n: sequence(opt, n, ["_milestones"]),
-    "its parts": lambda opt, n: sequence(opt, n, ["_schedulers"]),
-}
+def three_parts(opt):
+    parts = [
+        lr_scheduler.ConstantLR(opt, 0.5, total_iters=2),
+        lr_scheduler.ExponentialLR(opt, 0.9),
+        lr_scheduler.LinearLR(opt, 1.0, 0.1, total_iters=10),
+    ]
+    return lr_scheduler.SequentialLR(opt, parts, [2, 8])
 
 
-@pytest.mark.parametrize("make", HIDDEN.values(), ids=HIDDEN)
-def test_parts_that_torch_does_not_show_leave_the_last_word_to_torch(make):
-    _, used = fit(BatchSchedCB(lambda opt: make(opt, 20)), n_epochs=2)
-    assert len(used.lrs) == 20
-    with pytest.raises(ValueError, match="Tried to step"):
-        fit(BatchSchedCB(lambda opt: make(opt, 12)), n_epochs=2)
+def check_parts(make, cb=BatchSchedCB, n=20, wrap=lambda sched: sched, **kwargs):
+    """The fit is not ended, and has the rates of torch's own loop."""
+    _, used = fit(cb(wrap(make)), **kwargs)
+    rates = used.of_epochs() if issubclass(cb, EpochSchedCB) else used.lrs
+    assert rates == pytest.approx(torchs(make, n))
+
+
+@pytest.mark.case("F01")
+@pytest.mark.parametrize("make", [two_parts, three_parts])
+@pytest.mark.filterwarnings("ignore:The epoch parameter")  # torch's SequentialLR of itself
+def test_a_schedule_of_parts_trains_as_in_torchs_own_loop(make):
+    check_parts(make, n_epochs=2)
+    check_parts(make, n_steps=20)
+    check_parts(make, n_steps=7, n=7)
+    check_parts(make, dls=(Stream(20), None))
+    check_parts(make, cb=EpochSchedCB, n_epochs=12, n=12)
+    check_parts(make, n_epochs=2, wrap=partial(warmup, n=0))
+    assert sched_lrs(make, 20) == pytest.approx(torchs(make, 20))
+
+
+@pytest.mark.case("F01")
+@pytest.mark.filterwarnings("ignore:The epoch parameter")
+def test_a_warmed_up_schedule_of_parts_trains():
+    _, used = fit(BatchSchedCB(warmup(three_parts, 4)), n_epochs=2)
+    regular = torchs(three_parts, 20)
+    expected = [regular[4] * t / 4 for t in range(4)] + regular[4:]
+    assert used.lrs == pytest.approx(expected)
+
+
+@pytest.mark.case("F01")
+@pytest.mark.filterwarnings("ignore:The epoch parameter")
+def test_the_check_notices_an_early_check_that_ends_the_fit():
+    class Zips(BatchSchedCB):
+        def _make(self, learn):
+            super()._make(learn)
+            begins = [0, *self.schedo._milestones, learn.n_steps]
+            try:
+                list(zip(begins, begins[1:], strict=True))
+            except ValueError as e:
+                raise AssertionError from e
+
+    with pytest.raises(AssertionError):
+        check_parts(two_parts, cb=Zips, n_epochs=2)
 
 
 @pytest.mark.parametrize(

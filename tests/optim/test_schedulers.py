@@ -10,15 +10,14 @@ from torch.optim import lr_scheduler
 
 from minilearn.callbacks.training import TrainCB
 from minilearn.learner import Learner
-from minilearn.optim.param_sched import ParamSchedCB
-from minilearn.optim.sched_callbacks import BatchSchedCB
+from minilearn.optim.sched_callbacks import BatchSchedCB, ParamSchedCB
 from minilearn.optim.schedulers import (
     constant,
     flat_cos,
+    group_lrs,
     one_cycle,
     plot_sched,
     sched_lrs,
-    shadow_lrs,
 )
 from minilearn.optim.warmup import warmup
 from tests.rates import (
@@ -135,7 +134,7 @@ def test_a_preview_trains_nothing_and_has_names():
 
 def test_rates_beside_an_optimizer_are_those_of_all_its_groups():
     opt = two_groups(linear().parameters(), 0.5)
-    lrs = shadow_lrs(partial(lr_scheduler.ExponentialLR, gamma=0.5), opt, 3)
+    lrs = group_lrs(partial(lr_scheduler.ExponentialLR, gamma=0.5), opt, 3)
     assert lrs == [[0.5 * 0.5**t, 0.05 * 0.5**t] for t in range(3)]
 
 

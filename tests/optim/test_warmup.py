@@ -1,12 +1,13 @@
 """Warm-up: its three forms as formulas, around every kind of schedule."""
 
-import warnings
 from functools import partial
 
 import pytest
+import torch
 from torch import optim
 from torch.optim import lr_scheduler
 
+from minilearn.core.callback import Callback
 from minilearn.optim.sched_callbacks import BatchSchedCB, EpochSchedCB, PlateauCB
 from minilearn.optim.schedulers import constant
 from minilearn.optim.warmup import warmup
@@ -65,21 +66,28 @@ def test_the_three_forms_are_those_of_core_pytorch_utils():
     }
     decay = partial(lr_scheduler.ExponentialLR, gamma=0.9)
     for form, expected in forms.items():
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            _, used = fit(BatchSchedCB(warmup(decay, n, form=form, start=start)), n_epochs=2)
+        _, used = fit(BatchSchedCB(warmup(decay, n, form=form, start=start)), n_epochs=2)
         assert used.lrs == pytest.approx(expected + base[n:])
 
 
-def test_a_warmup_that_jumps_says_so_and_the_others_do_not():
-    steps = partial(lr_scheduler.MultiStepLR, milestones=[3])
-    with pytest.warns(UserWarning, match="jumps from 1 to 0.1.*auto"):
-        fit(BatchSchedCB(warmup(steps, 5, form="fix")), n_epochs=2)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for form in ("auto", "factor"):
-            fit(BatchSchedCB(warmup(steps, 5, form=form)), n_epochs=2)
-        fit(BatchSchedCB(warmup(constant, 5, form="fix")), n_epochs=2)
+def test_a_warmup_longer_than_the_fit_says_so_and_the_fit_goes_on():
+    cycle = partial(lr_scheduler.OneCycleLR, max_lr=0.5)
+    with pytest.warns(UserWarning, match="warm-up takes 30 steps, and the fit makes 20"):
+        _, used = fit(BatchSchedCB(warmup(cycle, 30)), n_epochs=2)
+    assert len(used.lrs) == 20
+
+
+def test_a_group_that_is_added_in_mid_fit_keeps_its_own_rate():
+    head = torch.nn.Parameter(torch.ones(1))
+
+    class Add(Callback):
+        def after_step(self, learn):
+            if learn.steps_done == 3:
+                learn.opt.add_param_group({"params": [head], "lr": 0.3})
+
+    _, used = fit(BatchSchedCB(warmup(constant, 8)), Add())
+    assert used.lrs == pytest.approx([t / 8 for t in range(8)] + [1.0] * 2)
+    assert used.groups[-1][1]["lr"] == 0.3
 
 
 def test_a_warmup_of_no_length_is_none():

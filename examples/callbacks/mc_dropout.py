@@ -1,24 +1,18 @@
-"""Dropout as a measure of doubt: MCDropoutCB."""
+"""Dropout as a measure of uncertainty: repeated predictions differ where the model is unsure.
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+`preds, targs = learn.tta(20, cbs=MCDropoutCB())` averages over 20 predictions of each sample.
+"""
 
 from torch import nn
 
-from minilearn.core.callback import Callback
-
-if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
+from minilearn import Callback, Learner
 
 
 class MCDropoutCB(Callback):
     """Keep dropout on where the model predicts, so that repeated predictions differ.
 
-    >>> preds, targs = learn.tta(20, cbs=MCDropoutCB())
-
     It reaches all layers whose class has Dropout in its name, not `F.dropout` in a `forward`. In
-    the `cbs` of a Learner it works in the validation of each fit, too.
+    the `cbs` of a Learner it acts in the validation of each fit, too.
 
     Events: before_epoch
     Order:  DEFAULT
@@ -30,8 +24,8 @@ class MCDropoutCB(Callback):
 
     in_probe = True
 
-    def before_epoch(self, learn: Loop) -> None:
-        """Put the layers of dropout into train mode; the Learner sets modes anew for each pass."""
+    def before_epoch(self, learn: Learner) -> None:
+        """Put dropout layers into train mode; the Learner sets all modes anew for each epoch."""
         if not learn.training and isinstance(learn.model, nn.Module):
             for module in learn.model.modules():
                 if "Dropout" in type(module).__name__:
