@@ -11,12 +11,12 @@ from torch import Tensor
 
 from minilearn.base.text import whole
 
-from .build import Dataset, check_not_empty, get_dls, len_or_none
+from .loader_factory import Dataset, check_not_empty, get_dls, len_or_none
 from .columns import MissingKeyError
-from .hub import choose_splits, hub_loaders, share_pipeline
+from .hf_datasets import choose_splits, hub_loaders, share_pipeline
 from .images.dataset import Pictures
 from .images.errors import FaultLog
-from .overview import Summary, summarize
+from .data_summary import Summary, summarize
 from .pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class DataLoaders:
             max_n: how many images, at most.
             kwargs: go to `show_images`.
         """
-        from .show import first_batch, show_titled
+        from .show_batch import first_batch, show_titled
 
         dl = (
             self.train if self.train is not None else next(map(self.__getitem__, self.keys()), None)

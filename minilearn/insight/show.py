@@ -10,7 +10,7 @@ from minilearn.core.events import Order
 from minilearn.core.learner import Loop
 from minilearn.core.nested import inner, participants
 from minilearn.data.pipeline import class_names
-from minilearn.data.show import own_colours, pictures, show_titled
+from minilearn.data.show_batch import own_colours, pictures, show_titled
 
 from ..base.plotting import show_images
 from ..core.events import CancelFitException

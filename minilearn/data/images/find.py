@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ..hub import VALID_SPLITS
+from ..hf_datasets import VALID_SPLITS
 from .archives import Members, is_archive, open_archive
-from .hub import from_hub, is_saved, load_hub
+from .hf_images import from_hub, is_saved, load_hub
 from .items import SUFFIXES, Columns, Items, read_file, shortened
 from .tables import TABLES, from_table
 

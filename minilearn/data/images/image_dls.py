@@ -14,15 +14,15 @@ from minilearn.base.batch import default_device
 from minilearn.base.text import whole
 
 from ..columns import MissingKeyError
-from ..hub import VALID_SPLITS, choose_splits
+from ..hf_datasets import VALID_SPLITS, choose_splits
 from ..loaders import DataLoaders
 from ..pipeline import Pipeline
 from .errors import Rule
 from .find import find_pictures
-from .hub import Streamed
+from .hf_images import Streamed
 from .items import Columns, shortened
 from .labels import held_out
-from .loaders import Making
+from .image_loaders import Making
 
 NO_PART_OF_STREAM = (
     "a stream cannot be divided, so nothing is held out for validation; name a split in "

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from ..seeded import _random_states_kept, _seed_all, derive_seed
 from .dataset import Reader, Row, ToModel, finished, together
 from .errors import Fault, FaultLog, fault_of
-from .hub import Streamed, stored
+from .hf_images import Streamed, stored
 
 
 class StreamLoader:

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .hub import from_hub
+from .hf_images import from_hub
 from .items import SUFFIXES, Columns, Items, read_file, shortened
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import operator
 import datasets
 import pytest
 import torch
-from picture_files import Jitter, add_faulty, all_of, raw, sample, write_folder
+from image_files import Jitter, add_faulty, all_of, raw, sample, write_folder
 
 from minilearn import image_dls
 from minilearn.core.stream import Stream

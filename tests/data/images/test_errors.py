@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 import torch
-from picture_files import FAULTY, add_faulty, add_unusual, all_of, fail_on_bright, write_folder
+from image_files import FAULTY, add_faulty, add_unusual, all_of, fail_on_bright, write_folder
 
 from minilearn import Learner, TrainCB, image_dls
 from minilearn.data.images import dataset as pictures

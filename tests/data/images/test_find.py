@@ -10,7 +10,7 @@ import zipfile
 import pandas as pd
 import pytest
 import torch
-from picture_files import all_of, pixels, raw, sample
+from image_files import all_of, pixels, raw, sample
 from PIL import Image
 
 from minilearn import ArrayLoader, DataLoaders, Learner, TrainCB, fashion_mnist, image_dls

@@ -11,7 +11,7 @@ import datasets
 import pandas as pd
 import pytest
 import torch
-from picture_files import CLASSES, add_unusual, all_of, pixels, raw, sample, write_folder
+from image_files import CLASSES, add_unusual, all_of, pixels, raw, sample, write_folder
 
 from minilearn import DataLoaders, image_dls
 from minilearn.data.images import archives

@@ -11,7 +11,7 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from ..columns import is_picture
-from ..hub import has_own_format, is_hub_dataset
+from ..hf_datasets import has_own_format, is_hub_dataset
 from .archives import not_empty
 from .items import Columns, Items, read_file
 

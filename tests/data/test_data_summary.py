@@ -3,10 +3,10 @@
 import datasets
 import pytest
 import torch
-from picture_files import FAULTY, add_faulty, raw, sample, write_folder
+from image_files import FAULTY, add_faulty, raw, sample, write_folder
 
 from minilearn import DataLoaders, fashion_mnist, image_dls
-from minilearn.data.overview import Summary
+from minilearn.data.data_summary import Summary
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, default_collate
 
 from minilearn.data import DataLoaders, collate_dict, inplace
 from minilearn.data.columns import Scale, channel_stats, load_columns
-from minilearn.data.hub import has_own_format
+from minilearn.data.hf_datasets import has_own_format
 
 HERE = Path(__file__).parent
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 
-from .build import make_loader
+from .loader_factory import make_loader
 from .columns import (
     MEMORY_LIMIT,
     MissingKeyError,

@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..build import check_batch_size, check_not_empty
+from ..loader_factory import check_batch_size, check_not_empty
 from ..columns import channel_stats
 from ..loaders import DataLoaders
 from ..pipeline import Pipeline
 from ..seeded import ArrayLoader
 from .dataset import PictureLoader, Pictures, Reader, ToModel, decode_all
 from .errors import FaultLog, Rule, report
-from .hub import Streamed, stored
+from .hf_images import Streamed, stored
 from .items import Items, shortened
 from .labels import UNLABELLED, Classes, as_number, check_labelled, numbered
 from .sample import MANY, choose_size, sample, sample_stats

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from minilearn.base.text import in_columns
 
-from .build import len_or_none
+from .loader_factory import len_or_none
 from .columns import channel_stats
 from .images.dataset import Pictures
 from .images.sample import by, sample, sample_stats, sizes_of, span
