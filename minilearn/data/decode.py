@@ -1,4 +1,4 @@
-"""Read a picture of any kind as the numbers that a model expects."""
+"""Read an image of any kind as the numbers that a model expects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WHITE = 255
 
 
 def read_image(source: Any, channels: int = 3, background: Any = WHITE) -> Tensor:
-    """Read a picture of any mode, upright, as uint8 of shape (C, H, W).
+    """Read an image of any mode, upright, as uint8 of shape (C, H, W).
 
     Args:
         source: a path, the bytes of a file, an open file, or a PIL image.
@@ -25,8 +25,8 @@ def read_image(source: Any, channels: int = 3, background: Any = WHITE) -> Tenso
         background: what transparent pixels are laid on: a grey level of 0..255, or (R, G, B).
 
     Raises:
-        ValueError: the picture has no defined range (mode F), or `channels` is not 1 to 4.
-        OSError: this is no picture, or it is damaged.
+        ValueError: the image has no defined range (mode F), or `channels` is not 1 to 4.
+        OSError: this is no image, or it is damaged.
     """
     return to_tensor(as_mode(open_image(source), channels, background))
 
@@ -45,11 +45,11 @@ def open_image(source: Any) -> Image:
 
 
 def as_mode(image: Image, channels: int, background: Any = WHITE) -> Image:
-    """Return a picture with 8 bits in each of `channels`; see `read_image`."""
+    """Return an image with 8 bits in each of `channels`; see `read_image`."""
     if channels not in MODES:
-        raise ValueError(f"a picture has 1 to 4 channels (grey 1, RGB 3), got {channels}")
+        raise ValueError(f"an image has 1 to 4 channels (grey 1, RGB 3), got {channels}")
     if image.mode == "F":
-        raise ValueError("a picture of floats (mode F) has no range to scale; give it as a tensor")
+        raise ValueError("an image of floats (mode F) has no range to scale; give it as a tensor")
     if image.mode.startswith("I"):
         image = _from_16_bits(image)
     if image.mode == "La":  # premultiplied: PIL takes it to LA alone
@@ -60,13 +60,13 @@ def as_mode(image: Image, channels: int, background: Any = WHITE) -> Image:
 
 
 def own_channels(image: Image) -> int:
-    """Return the channels of a picture itself: 1 for grey, 3 for colours, 1 more for alpha."""
+    """Return the channels of an image itself: 1 for grey, 3 for colours, 1 more for alpha."""
     grey = image.mode in ("1", "L", "LA", "La") or image.mode.startswith("I")
     return (1 if grey else 3) + image.has_transparency_data
 
 
 def to_tensor(image: Image) -> Tensor:
-    """Return a picture of 8 bits as uint8 of shape (C, H, W)."""
+    """Return an image of 8 bits as uint8 of shape (C, H, W)."""
     import numpy as np
 
     pixels = np.array(image).reshape(image.height, image.width, -1)  # (H, W, C)

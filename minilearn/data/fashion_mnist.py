@@ -1,4 +1,4 @@
-"""Fashion-MNIST: small pictures of clothes in ten classes, a sample of it without any download.
+"""Fashion-MNIST: small images of clothes in ten classes, a sample of it without any download.
 
 The sample stands beside this file in `sample/`, made by `scripts/make_sample.py`.
 """
@@ -39,15 +39,15 @@ FILES = {"train": "train", "test": "t10k"}  # split -> how its original files be
 def fashion_mnist(full: bool = False) -> DatasetDict:
     """Return Fashion-MNIST as a DatasetDict with the splits `train` and `test`.
 
-    Each row has an `image`, a grey picture of 28 x 28, and a `label`, a ClassLabel with K=10.
+    Each row has an `image`, a grey image of 28 x 28, and a `label`, a ClassLabel with K=10.
 
     Args:
-        full: False for the sample in this package, 10,000 and 2,000 pictures with equal classes;
+        full: False for the sample in this package, 10,000 and 2,000 images with equal classes;
             True for all 60,000 and 10,000, from Debian's package `dataset-fashion-mnist` where it
             is installed, else from the Hugging Face hub or its local cache.
 
     Raises:
-        FileNotFoundError: with `full`, neither the package nor the hub has the pictures.
+        FileNotFoundError: with `full`, neither the package nor the hub has the images.
 
     Source: Xiao, Rasul & Vollgraf 2017, "Fashion-MNIST" (arXiv:1708.07747).
     """
@@ -63,7 +63,7 @@ def fashion_mnist(full: bool = False) -> DatasetDict:
 
 
 def read_original(split: str, folder: Path = DEBIAN) -> tuple[np.ndarray, np.ndarray]:
-    """Read a split's original files: pictures, uint8 (N, 28, 28), and labels, int64 (N,)."""
+    """Read a split's original files: images, uint8 (N, 28, 28), and labels, int64 (N,)."""
     images = _read_idx(folder / f"{FILES[split]}-images-idx3-ubyte.gz")
     return images, _read_idx(folder / f"{FILES[split]}-labels-idx1-ubyte.gz").astype("int64")
 
@@ -80,7 +80,7 @@ def _read_idx(path: Path) -> np.ndarray:
 
 
 def as_table(images: np.ndarray, labels: np.ndarray, level: int) -> pa.Table:
-    """Pack pictures (as PNG files of zlib `level`) and labels as `datasets` stores them."""
+    """Pack images (as PNG files of zlib `level`) and labels as `datasets` stores them."""
     import pyarrow as pa
 
     files = [{"bytes": png, "path": None} for png in encode_pngs(images, level)]

@@ -1,7 +1,7 @@
-"""Read and write many small 8-bit PNG pictures at once, without a picture library.
+"""Read and write many small 8-bit PNG images at once, without an image library.
 
-Opening a 28 x 28 picture with PIL costs ten times its inflation: here each picture is only
-inflated, and PNG's row filters are undone for all pictures together. `decode_pngs` knows the plain
+Opening a 28 x 28 image with PIL costs ten times its inflation: here each image is only
+inflated, and PNG's row filters are undone for all images together. `decode_pngs` knows the plain
 kinds (grey, RGB, with or without alpha) and says None to all others: PIL reads those.
 """
 
@@ -21,24 +21,24 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 COLOUR_CHANNELS = {0: 1, 2: 3, 4: 2, 6: 4}  # PNG colour type -> C: grey, RGB, grey + alpha, RGBA
 # Chunks that change no pixel. Texts are not here: they may hold an orientation, which PIL obeys.
 HARMLESS = {b"gAMA", b"cHRM", b"sRGB", b"iCCP", b"sBIT", b"bKGD", b"pHYs", b"tIME"}
-GROUP = 16384  # pictures unfiltered together: enough to make numpy's calls cheap, 13 MB at 28 x 28
+GROUP = 16384  # images unfiltered together: enough to make numpy's calls cheap, 13 MB at 28 x 28
 
 
-def encode_pngs(pictures: np.ndarray, level: int = 1) -> Iterator[bytes]:
-    """Encode grey pictures as PNG files, one after another.
+def encode_pngs(images: np.ndarray, level: int = 1) -> Iterator[bytes]:
+    """Encode grey images as PNG files, one after another.
 
     Args:
-        pictures: grey levels, uint8, shape (N, H, W).
+        images: grey levels, uint8, shape (N, H, W).
         level: zlib's effort, 0 (none) to 9.
     """
     import numpy as np
 
-    n, height, width = pictures.shape
+    n, height, width = images.shape
     head = _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
     rows = np.zeros((n, height, 1 + width), np.uint8)  # each row starts with its filter: 0, none
-    rows[:, :, 1:] = pictures
-    for picture in rows:
-        body = _chunk(b"IDAT", zlib.compress(picture.data, level))
+    rows[:, :, 1:] = images
+    for image in rows:
+        body = _chunk(b"IDAT", zlib.compress(image.data, level))
         yield SIGNATURE + head + body + _chunk(b"IEND", b"")
 
 
@@ -59,7 +59,7 @@ def decode_pngs(files: Sequence[bytes]) -> torch.Tensor | None:
     if shape is None:
         return None
     channels, height, width = shape
-    pictures = torch.empty(len(files), channels, height, width, dtype=torch.uint8)
+    images = torch.empty(len(files), channels, height, width, dtype=torch.uint8)
     for start in range(0, len(files), GROUP):
         group = [_inflate(file, files[0][16:29]) for file in files[start : start + GROUP]]
         size = height * (1 + width * channels)
@@ -71,8 +71,8 @@ def decode_pngs(files: Sequence[bytes]) -> torch.Tensor | None:
             return None
         pixels = _unfilter(rows, channels)
         pixels = pixels.reshape(len(group), height, width, channels)
-        pictures[start : start + GROUP] = torch.from_numpy(pixels).permute(0, 3, 1, 2)
-    return pictures
+        images[start : start + GROUP] = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+    return images
 
 
 def _shape(file: bytes) -> tuple[int, int, int] | None:
@@ -103,7 +103,7 @@ def _inflate(file: bytes, header: bytes) -> bytes | None:
 
 
 def _unfilter(rows: np.ndarray, channels: int) -> np.ndarray:
-    """Undo PNG's row filters in place, all pictures together: (N, H, 1 + W*C) -> (N, H, W*C)."""
+    """Undo PNG's row filters in place, all images together: (N, H, 1 + W*C) -> (N, H, W*C)."""
     import numpy as np
 
     kinds, pixels = rows[:, :, 0], rows[:, :, 1:]

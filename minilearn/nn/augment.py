@@ -1,7 +1,7 @@
-"""Random changes of pictures, a whole batch at once on its device; no input is changed in place.
+"""Random changes of images, a whole batch at once on its device; no input is changed in place.
 
 Places are drawn on the CPU, by torch's global generator unless another is given, so that every
-device gets the same. Pictures (B, C, H, W) may be floats or uint8.
+device gets the same. ImageDataset (B, C, H, W) may be floats or uint8.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def rand_erase(
     per_sample: bool = False,
     generator: Generator | None = None,
 ) -> Tensor:
-    """Fill random rectangles with noise of the mean, the deviation and the range of `x`.
+    """Fill random rectangles with noise of the mean, the std and the range of `x`.
 
     Args:
-        x: pictures (B, C, H, W).
-        pct: height and width of a rectangle, as a share of the picture's.
+        x: images (B, C, H, W).
+        pct: height and width of a rectangle, as a share of the image's.
         max_num: the most rectangles; how many it are is drawn, and may be none.
-        per_sample: other rectangles in each picture, instead of the same in all.
+        per_sample: other rectangles in each image, instead of the same in all.
         generator: of the random numbers, on the CPU.
     """
     values, where = x.float(), x.device if generator is None else generator.device
@@ -53,10 +53,10 @@ def rand_copy(
     per_sample: bool = False,
     generator: Generator | None = None,
 ) -> Tensor:
-    """Copy random rectangles of each picture to other places of it.
+    """Copy random rectangles of each image to other places of it.
 
     Args:
-        x: pictures (B, C, H, W).
+        x: images (B, C, H, W).
         pct: as in `rand_erase`.
         max_num: as there.
         per_sample: as there.
@@ -76,7 +76,7 @@ def _places(
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Draw `max_num` places: top and left, (n, 1), and whether it is used, (n, 1, 1, 1)."""
     if x.dim() != 4:
-        raise ValueError(f"a batch of pictures is (B, C, H, W), got {tuple(x.shape)}")
+        raise ValueError(f"a batch of images is (B, C, H, W), got {tuple(x.shape)}")
     n = len(x) if per_sample else 1
     free = (1 - pct) * torch.tensor(x.shape[-2:]).view(2, 1, 1)  # for the first row and column
     corners = (torch.rand(max_num, 2, n, 1, generator=generator) * free).long()
@@ -98,7 +98,7 @@ def _rectangle(x: Tensor, pct: float, top: Tensor, left: Tensor) -> Tensor:
 
 
 def _pick(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Take of each picture its own rows, (n, h), and columns, (n, w): (B, C, h, w)."""
+    """Take of each image its own rows, (n, h), and columns, (n, w): (B, C, h, w)."""
     b, c, _, width = x.shape
     x = x.gather(-2, rows[:, None, :, None].expand(b, c, -1, width))
     return x.gather(-1, columns[:, None, None, :].expand(b, c, rows.shape[1], -1))
@@ -118,20 +118,20 @@ class RandErase(nn.Module):
         self.pct, self.max_num, self.settings = pct, max_num, settings
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return changed pictures."""
+        """Return changed images."""
         return rand_erase(x, self.pct, self.max_num, **self.settings)
 
 
 class RandCopy(RandErase):
-    """Copy random rectangles of each picture to other places of it: `rand_copy` as a module."""
+    """Copy random rectangles of each image to other places of it: `rand_copy` as a module."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return changed pictures."""
+        """Return changed images."""
         return rand_copy(x, self.pct, self.max_num, **self.settings)
 
 
 class RandomFlip(nn.Module):
-    """Mirror each picture or not, as chance has it.
+    """Mirror each image or not, as chance has it.
 
     Args:
         p: how probable it is.
@@ -144,13 +144,13 @@ class RandomFlip(nn.Module):
         self.p, self.dim, self.generator = p, dim, generator
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return pictures of the same shape, (B, ..., H, W)."""
+        """Return images of the same shape, (B, ..., H, W)."""
         chance = torch.rand(len(x), *[1] * (x.dim() - 1), generator=self.generator)
         return torch.where(to_device(chance, x.device) < self.p, x.flip(self.dim), x)
 
 
 class RandomCrop(nn.Module):
-    """Move each picture at random: pad all sides, then cut out a part of the old size.
+    """Move each image at random: pad all sides, then cut out a part of the old size.
 
     Args:
         padding: pixels on each side.
@@ -165,7 +165,7 @@ class RandomCrop(nn.Module):
         self.padding, self.fill, self.generator = padding, fill, generator
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return pictures of the same shape, (B, C, H, W)."""
+        """Return images of the same shape, (B, C, H, W)."""
         shift = torch.randint(2 * self.padding + 1, (2, len(x), 1), generator=self.generator)
         shift = to_device(shift, x.device)
         padded = F.pad(x, [self.padding] * 4, value=self.fill)

@@ -27,7 +27,7 @@ SOFTMAXES = (nn.Softmax, nn.LogSoftmax, nn.Softmax2d, nn.Softmin)  # of a mean t
 def init_weights(m: nn.Module, leaky: float = 0.0) -> None:
     """Fill the weight of `m` by Kaiming's normal rule, if it is a convolution.
 
-    The standard deviation is sqrt(2 / (1 + leaky**2) / fan_in), so that activations keep their
+    The standard std is sqrt(2 / (1 + leaky**2) / fan_in), so that activations keep their
     size through layers of (leaky) ReLUs. Biases and other modules stay as they are. For a whole
     model: `model.apply(init_weights)` or `model.apply(partial(init_weights, leaky=0.1))`.
 
@@ -50,15 +50,15 @@ def lsuv_init(
     tol: float = 1e-3,
     max_steps: int = 100,
 ) -> None:
-    """Rescale `m_in` until the output of `m` has mean 0 and standard deviation 1.
+    """Rescale `m_in` until the output of `m` has mean 0 and standard std 1.
 
     Args:
         model: run on `xb` in its present mode without gradients; only `m_in` changes, in place.
             Running statistics and the global random states are as before.
         m: the module whose output is measured, usually the activation after `m_in`.
-        m_in: a layer with a weight and a bias. Without a bias only the deviation is set.
+        m_in: a layer with a weight and a bias. Without a bias only the std is set.
         xb: one batch, shape (B, C, H, W), on the model's device.
-        tol: largest distance of mean and standard deviation from 0 and 1.
+        tol: largest distance of mean and standard std from 0 and 1.
         max_steps: largest number of corrections, each of which runs the model once.
 
     Raises:
@@ -76,7 +76,7 @@ def lsuv(model: nn.Module, xb: Tensor, *, tol: float = 1e-3, max_steps: int = 10
 
     Each layer is measured after the activation that takes its output, or at its own output where
     no activation module does. A layer that feeds a norm layer is left alone: that one sets mean and
-    deviation itself.
+    std itself.
 
     Args:
         model: run on `xb` in its present mode, see `lsuv_init`.
@@ -130,7 +130,7 @@ def _correct(layer: Any, mean: float, std: float, centred: bool) -> None:
 
 
 def _measure(model: nn.Module, pair: _Pair, xb: Tensor) -> tuple[float, float]:
-    """Return mean and standard deviation of what `pair.measured` puts out."""
+    """Return mean and standard std of what `pair.measured` puts out."""
     moments: list[tuple[Tensor, Tensor]] = []
 
     def record(m: nn.Module, inp: tuple, out: Tensor) -> None:
@@ -152,7 +152,7 @@ def _measure(model: nn.Module, pair: _Pair, xb: Tensor) -> tuple[float, float]:
 
 def _failure(pair: _Pair, what: str, mean: float, std: float) -> ValueError:
     return ValueError(
-        f"LSUV of {pair.name}: the output of {pair.measured} {what} (mean {mean:.4g}, deviation "
+        f"LSUV of {pair.name}: the output of {pair.measured} {what} (mean {mean:.4g}, std "
         f"{std:.4g}). An activation without negative values, such as ReLU, cannot have mean 0: "
         f"take act_gr. A norm layer between the two, or spectral norm, undoes the scaling. A layer "
         f"before it may be dead or exploding: start with init_weights."

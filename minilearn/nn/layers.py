@@ -24,7 +24,7 @@ class GeneralRelu(nn.Module):
     """Apply a ReLU that may leak, be shifted down and be capped.
 
     A plain ReLU has no negative outputs, so its mean cannot be 0. Shifting it down by `sub` and
-    letting it leak below 0 makes mean 0 and standard deviation 1 possible after every layer.
+    letting it leak below 0 makes mean 0 and standard std 1 possible after every layer.
 
     Args:
         leak: slope below 0; None for a plain ReLU.

@@ -72,7 +72,7 @@ def check_remade(name: str, arguments: Mapping[str, Any]) -> None:
 
 
 def normalisation(name: str, channels: int) -> dict[str, list[float]]:
-    """Return the mean and deviation, per channel, that a model of timm was trained with."""
+    """Return the mean and std, per channel, that a model of timm was trained with."""
     entry(name)
     cfg = timm_module().get_pretrained_cfg(name)
     if cfg is None:  # a model without weights for it has none

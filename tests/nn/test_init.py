@@ -38,7 +38,7 @@ def hooks_of(model):
 
 
 def moments(model, m, xb):
-    """Mean and deviation of what `m` puts out, by a hook of torch's own."""
+    """Mean and std of what `m` puts out, by a hook of torch's own."""
     outs = []
     with torch.no_grad(), m.register_forward_hook(lambda *a: outs.append(a[-1])):
         model(xb)
