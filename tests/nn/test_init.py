@@ -176,7 +176,7 @@ FAILURES = {
         lambda: nn.Sequential(
             nn.utils.parametrizations.spectral_norm(nn.Conv2d(1, 4, 3, bias=False)), act_gr()
         ),
-        "does not settle in 100 steps",
+        "does not converge in 100 steps",
     ),
 }
 

@@ -27,7 +27,7 @@ SPLITS = ("train", *VALID_SPLITS)
 LIKE_TRAIN = {"training": "train"}
 TABLES = (".csv", ".tsv", ".parquet")
 SPLIT, IS_VALID = "split", "is_valid"  # columns of a table that divide its rows
-VALID_OR_NOT = dict.fromkeys(("true", "1", "1.0", "yes"), "valid")
+VALID_OR_NOT: dict[str, str] = dict.fromkeys(("true", "1", "1.0", "yes"), "valid")
 VALID_OR_NOT |= dict.fromkeys(("false", "0", "0.0", "no"), "train")
 
 

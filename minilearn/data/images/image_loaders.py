@@ -73,7 +73,7 @@ class LoaderBuilder:
             ImageError: too many cannot be read.
         """
         # One split may be both valid and test: it is read once, for its first role.
-        first_role = {id(items): role for role, items in reversed(parts.items())}
+        first_role = {id(items): role for role, items in reversed(list(parts.items()))}
         distinct = {role: parts[role] for role in parts if first_role[id(parts[role])] == role}
         distinct, targets, names = numbered(distinct, classes)
         for role, items in distinct.items():
