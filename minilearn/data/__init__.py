@@ -1,4 +1,4 @@
-"""Data: loaders that repeat to the bit, images, Hugging Face data sets, Fashion-MNIST."""
+"""Data: loaders that repeat exactly, images, Hugging Face data sets, Fashion-MNIST."""
 
 from .fashion_mnist import fashion_mnist
 from .hf_datasets import collate_dict, inplace

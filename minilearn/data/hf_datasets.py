@@ -25,7 +25,7 @@ VALID_SPLITS = ("validation", "valid", "val", "dev", "test")  # the first that e
 
 
 class inplace:
-    """Make a transform that changes a batch in place also return it, as `with_transform` wants.
+    """Turn a function that changes a batch in place into a transform for `with_transform`.
 
     The result can be pickled wherever `f` can, so worker processes may be spawned or forked.
 

@@ -16,7 +16,7 @@ from .seeded import ArrayLoader, SeededLoader
 
 
 class Dataset:
-    """Arrays of one length, served together: item, slice or index list i gives (x[i], y[i], ...).
+    """Arrays of one length: item, slice or index list i is (x[i], y[i], ...).
 
     Args:
         arrays: tensors, numpy arrays or other sequences, of N items each.
@@ -62,8 +62,8 @@ def get_dls(
 ) -> tuple[Any, Any]:
     """Return a shuffled training loader and a validation loader.
 
-    Tensors in memory (`Dataset`, `TensorDataset`) are served by an ArrayLoader, other map-style
-    data sets by a SeededLoader, streams by torch's DataLoader in their own order.
+    Tensors in memory (`Dataset`, `TensorDataset`) get an ArrayLoader, other map-style data sets a
+    SeededLoader, streams torch's DataLoader in their own order.
 
     Args:
         train_ds: the training data set.
