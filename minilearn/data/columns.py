@@ -21,7 +21,7 @@ Column = Tensor | list  # a list where the values are no numbers of one shape
 MEMORY_LIMIT = 4 * 2**30  # bytes of decoded images that are kept unless cache=True
 
 
-class MissingKeyError(KeyError):
+class MissingKeyError(KeyError, ValueError):
     """A KeyError that prints its message as written, not as a quoted key."""
 
     def __str__(self) -> str:

@@ -40,10 +40,8 @@ def ordered(dl: Any) -> Any:
 def _ordered_torch(dl: Any) -> DataLoader:
     own = own_copy(dl)
     vars(own)["drop_last"] = False  # a DataLoader refuses to set these by name
-    if isinstance(dl.dataset, IterableDataset) or type(dl.batch_sampler) not in (
-        BatchSampler,
-        type(None),
-    ):
+    has_own_batches = type(dl.batch_sampler) not in (BatchSampler, type(None))
+    if has_own_batches or isinstance(dl.dataset, IterableDataset):
         return own
     sampler, batch_size, _ = drawn_by(dl)
     if _shuffles(sampler):

@@ -44,28 +44,11 @@ def open_archive(path: Path) -> Archive:
         raise ValueError(CORRUPT.format(path=path, why=e)) from e
 
 
-class Archive:
-    """The files in an archive; several threads and processes may read them.
-
-    Attributes:
-        names: the names of the files, as the archive spells them.
-    """
-
-    names: list[str]
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def read(self, name: str) -> bytes:
-        """Return the content of a file."""
-        raise NotImplementedError
-
-
-class TarArchive(Archive):
+class TarArchive:
     """A plain .tar, in which each file is a range of bytes."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path)
+        self.path = path
         with tarfile.open(path, "r:") as tar:
             self.ranges = {m.name: (m.offset_data, m.size) for m in tar if m.isfile()}
             self.ranges |= _linked(self.ranges, tar)
@@ -81,11 +64,10 @@ class TarArchive(Archive):
             return file.read(size)
 
 
-class CompressedTarArchive(Archive):
+class CompressedTarArchive:
     """A compressed .tar, read once and kept in memory: it has no random access."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path)
         self.files: dict[str, bytes] = {}
         left = MEMORY_LIMIT
         with tarfile.open(path, "r:*") as tar:
@@ -115,11 +97,11 @@ def _linked(files: dict[str, T], tar: tarfile.TarFile) -> dict[str, T]:
     return {name: files[target] for name, target in targets.items() if target in files}
 
 
-class ZipArchive(Archive):
+class ZipArchive:
     """A .zip, opened once in each process, as processes must not share its file position."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path)
+        self.path = path
         self._opened: tuple[int, zipfile.ZipFile] | None = None
         self.names = [info.filename for info in self._zip().infolist() if not info.is_dir()]
 
@@ -134,6 +116,10 @@ class ZipArchive(Archive):
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_opened": None}
+
+
+# Several threads and processes may `read` the files in `names`.
+Archive = TarArchive | CompressedTarArchive | ZipArchive
 
 
 class Members:

@@ -111,8 +111,8 @@ def from_archives(paths: Sequence[Path], source: Path) -> dict[str, Items]:
     """
     members = Members([open_archive(path) for path in paths])
     labels, entries = members.labels(), []
-    for number, archive in enumerate(members.archives):
-        first_word = re.split(r"[-_.]", archive.path.name)[0]
+    for number, (path, archive) in enumerate(zip(paths, members.archives, strict=True)):
+        first_word = re.split(r"[-_.]", path.name)[0]
         split = _split_of(first_word) if len(paths) > 1 else None
         for name in sorted(archive.names):
             inside = name.replace("\\", "/").lstrip("/")  # some programs on Windows write "\"

@@ -13,7 +13,6 @@ import torch
 from minilearn.base.batch import default_device
 from minilearn.base.text import few, whole
 
-from ..columns import MissingKeyError
 from ..hf_datasets import VALID_SPLITS, choose_splits
 from ..loaders import DataLoaders
 from ..pipeline import Pipeline
@@ -189,10 +188,7 @@ def roles_of(found: Mapping[str, Any], wanted: Mapping[str, str | None] | None) 
         labelled = (name for name in VALID_SPLITS if name in found and found[name].labelled)
         wanted["valid"] = next(labelled, None)
     if "train" in found or wanted.get("train"):
-        try:
-            return choose_splits(found, wanted)
-        except MissingKeyError as e:
-            raise ValueError(str(e)) from None
+        return choose_splits(found, wanted)
     named = {"valid": wanted["valid"], "test": wanted.get("test", "test")}
     roles = {role: name for role, name in named.items() if name is not None and name in found}
     if not roles:

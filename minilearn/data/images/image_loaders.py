@@ -82,7 +82,12 @@ class LoaderBuilder:
         _warn_of_unseen(targets, names)
         first = next(iter(distinct))
         self._complete_pipeline(distinct[first], names)
-        data = {role: self._dataset(role, x, targets[role]) for role, x in distinct.items()}
+        data = {
+            role: ImageDataset(
+                x, targets[role], self._reader(role), ErrorLog(role, self.policy, len(x))
+            )
+            for role, x in distinct.items()
+        }
         logs = [images.log for images in data.values()]
         self._check_not_empty(data)
         pixels = self._decode(data, memory_limit)
@@ -139,10 +144,6 @@ class LoaderBuilder:
         for role, images in data.items():
             check_not_empty(images, role, **self._batching(role))
 
-    def _dataset(self, role: str, items: Items, targets: Tensor) -> ImageDataset:
-        log = ErrorLog(role, self.policy, len(items))
-        return ImageDataset(items, targets, self._reader(role), log)
-
     def _reader(self, role: str) -> Reader:
         return Reader(self.pipeline, self.tfms if role == "train" else None)
 
@@ -185,7 +186,7 @@ def _stream_target(
     """Return a function from a label to its target, and the class names."""
     if known is not None or wanted is not None:
         classes = Classes.of(seen.labels, known, wanted)
-        return classes.target_if_used, classes.names
+        return classes.target, classes.names
     if any(isinstance(label, (str, list)) for label in seen.labels):
         raise ValueError(
             "the classes of a stream cannot be known from its beginning: its labels are like "

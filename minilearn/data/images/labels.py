@@ -62,24 +62,22 @@ class Classes:
             )
         return cls(names, numbers, several)
 
-    def has(self, label: Any) -> bool:
-        """Return whether images with this label are used; counts those that are not."""
-        unknown = [text for text in as_texts(label) if text not in self.numbers]
+    def target(self, label: Any) -> int | list[float] | None:
+        """Return the number of a label, -1 for none; for several labels a row of 0 and 1.
+
+        Images with a label that is left out are not used: None.
+        """
+        texts = as_texts(label)
+        unknown = [text for text in texts if text not in self.numbers]
         self.left_out.update(unknown)
-        return self.several or not unknown
-
-    def target(self, label: Any) -> int | list[float]:
-        """Return the number of a label, -1 for none; for several labels a row of 0 and 1."""
-        if not self.several:
-            return UNLABELLED if label is None else self.numbers[as_texts(label)[0]]
-        if label is None:
+        if self.several and label is None:
             return [float(UNLABELLED)] * len(self.names)
-        chosen = {self.numbers.get(text) for text in as_texts(label)}
-        return [float(i in chosen) for i in range(len(self.names))]
-
-    def target_if_used(self, label: Any) -> int | list[float] | None:
-        """Return the target, None where the image is not used."""
-        return self.target(label) if self.has(label) else None
+        if self.several:
+            chosen = {self.numbers.get(text) for text in texts}
+            return [float(i in chosen) for i in range(len(self.names))]
+        if unknown:
+            return None
+        return self.numbers[texts[0]] if texts else UNLABELLED
 
     def warn_left_out(self) -> None:
         """Warn about labels that are not used, if there are some."""
@@ -151,15 +149,12 @@ def numbered(
         }
         return dict(by_split), targets, None
     classes = Classes.of(found, known, wanted)
-    used = {
-        split: items.pick(i for i, label in enumerate(items.labels) if classes.has(label))
-        for split, items in by_split.items()
-    }
+    used, targets = {}, {}
+    for split, items in by_split.items():
+        each = [classes.target(label) for label in items.labels]
+        used[split] = items.pick(row for row, target in enumerate(each) if target is not None)
+        targets[split] = torch.tensor([target for target in each if target is not None])
     classes.warn_left_out()
-    targets = {
-        split: torch.tensor([classes.target(label) for label in items.labels])
-        for split, items in used.items()
-    }
     return used, targets, classes.names or None
 
 
