@@ -62,8 +62,11 @@ class DataLoaders:
 
     def keys(self) -> list[str]:
         """Return the names of the loaders that there are."""
+        return list(self._loaders())
+
+    def _loaders(self) -> dict[str, Any]:
         found = {"train": self.train, **self.valids, "test": self.test}
-        return [name for name, dl in found.items() if dl is not None]
+        return {name: dl for name, dl in found.items() if dl is not None}
 
     @property
     def filenames(self) -> dict[str, list[str]]:
@@ -72,7 +75,7 @@ class DataLoaders:
         Files that are read one by one and cannot be read are left out after the first epoch: then
         there is one name for each prediction.
         """
-        datasets = {name: getattr(self[name], "dataset", None) for name in self.keys()}
+        datasets = {name: getattr(dl, "dataset", None) for name, dl in self._loaders().items()}
         return {name: ds.names for name, ds in datasets.items() if isinstance(ds, ImageDataset)}
 
     def summary(self) -> DataSummary:
@@ -100,25 +103,24 @@ class DataLoaders:
         """
         from .show_batch import first_batch, show_titled
 
-        dl = self[self.keys()[0]] if self.keys() else None
-        return show_titled(first_batch(dl), self, max_n, kwargs)
+        first = next(iter(self._loaders().values()), None)
+        return show_titled(first_batch(first), self, max_n, kwargs)
 
     def __getitem__(self, name: str) -> Any:
         """Return a loader by name."""
-        if name not in self.keys():
-            raise MissingKeyError(f"no loader {name!r}; there are {self.keys()}")
-        return self.named[name] if name in self.named else getattr(self, name)
+        loaders = self._loaders()
+        if name not in loaders:
+            raise MissingKeyError(f"no loader {name!r}; there are {list(loaders)}")
+        return loaders[name]
 
     def __repr__(self) -> str:
         """Return the loaders with their splits and numbers of rows."""
-        parts = [f"{name}={self._describe(name)}" for name in self.keys()]
+        parts = []
+        for name, dl in self._loaders().items():
+            rows = n_batches(getattr(dl, "dataset", None))
+            text = repr(self.splits[name]) if name in self.splits else type(dl).__name__
+            parts.append(f"{name}={text}" + (f" ({rows:,} rows)" if rows is not None else ""))
         return f"DataLoaders({', '.join(parts)})"
-
-    def _describe(self, name: str) -> str:
-        dl, split = self[name], self.splits.get(name)
-        rows = n_batches(getattr(dl, "dataset", None))
-        text = repr(split) if split else type(dl).__name__
-        return text + (f" ({rows:,} rows)" if rows is not None else "")
 
     @classmethod
     def from_dsets(

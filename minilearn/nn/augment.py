@@ -15,8 +15,6 @@ from torch import Generator, Tensor, nn
 
 from minilearn.base.batch import to_device
 
-__all__ = ["RandCopy", "RandErase", "RandomCrop", "RandomFlip", "rand_copy", "rand_erase"]
-
 
 def rand_erase(
     x: Tensor,

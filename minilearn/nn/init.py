@@ -16,8 +16,6 @@ from torch.nn.utils import parametrize
 
 from minilearn.base.seed import preserved_random_states
 
-__all__ = ["init_weights", "lsuv", "lsuv_init"]
-
 LAYERS = (nn.modules.conv._ConvNd, nn.Linear)
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 SOFTMAXES = (nn.Softmax, nn.LogSoftmax, nn.Softmax2d, nn.Softmin)  # their mean is fixed

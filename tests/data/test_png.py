@@ -105,7 +105,7 @@ def text_chunk() -> bytes:
         "exif": as_file(images("L")[0], exif=b"Exif\x00\x00MM\x00*"),
         "cut": as_file(images("L")[0])[:60],
         "another size": as_file(np.zeros((5, 5), np.uint8)),
-        "damaged": as_file(images("L")[0]).replace(b"IDAT", b"IDAT\x00"),
+        "corrupt": as_file(images("L")[0]).replace(b"IDAT", b"IDAT\x00"),
         "empty": b"",
     }.items(),
     ids=lambda item: item[0],

@@ -1,4 +1,4 @@
-"""Files that cannot be read: counted, named once, left out by policy, never more than a share."""
+"""Files that cannot be read: counted, named once, left out by policy, never more than a fraction."""
 
 import warnings
 
@@ -35,7 +35,7 @@ def loaded(folder, how, passes=1, **options):
 
 
 @WAYS
-def test_faulty_files_are_left_out_and_named_in_one_summary(folder, how):
+def test_corrupt_files_are_left_out_and_named_in_one_summary(folder, how):
     dls, batches, said = loaded(folder, how, passes=2)
     assert sum(len(y) for _, y in batches) == 48
     (said,) = said
@@ -48,7 +48,7 @@ def test_faulty_files_are_left_out_and_named_in_one_summary(folder, how):
 
 
 @WAYS
-def test_faulty_files_are_replaced_by_the_next_readable_one(folder, how):
+def test_corrupt_files_are_replaced_by_the_next_readable_one(folder, how):
     dls, batches, (said,) = loaded(folder, how, on_error="replace", passes=2)
     assert [len(y) for _, y in batches] == [8] * 6 + [3]
     assert "They are replaced by the next readable one" in said
@@ -66,7 +66,7 @@ def test_a_replaced_image_brings_its_own_label(folder):
 
 
 @WAYS
-def test_on_request_the_first_faulty_file_ends_the_run(folder, how):
+def test_on_request_the_first_corrupt_file_ends_the_run(folder, how):
     with pytest.raises(ImageError, match=r"^train/(bag|coat)/\w+\.\w+: \w") as e:
         loaded(folder, how, on_error="raise")
     assert e.value.__cause__ is not None or "PIL" in e.value.__notes__[0]
