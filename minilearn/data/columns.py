@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -126,7 +125,7 @@ def decode_images(
 def _decode_with_pil(rows: Sequence[Mapping], feature: Any, key: str, shape: tuple) -> Tensor:
     images = torch.empty(len(rows), *shape, dtype=torch.uint8)
     with ThreadPoolExecutor() as pool:  # PIL lets other threads run while it decodes
-        for i, image in enumerate(pool.map(functools.partial(_open, feature=feature), rows)):
+        for i, image in enumerate(pool.map(lambda row: _open(row, feature), rows)):
             if image.shape != shape:
                 raise ValueError(
                     f"images of column {key!r} differ: (C, H, W) is {shape} in row 0 and "

@@ -7,6 +7,7 @@ import os
 import posixpath
 import tarfile
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, TypeVar, cast
 
@@ -122,29 +123,24 @@ class ZipArchive:
 Archive = TarArchive | CompressedTarArchive | ZipArchive
 
 
-class Members:
-    """Read files from several archives, each by (index of the archive, name)."""
+def read_member(archives: Sequence[Archive], ref: tuple[int, str]) -> bytes:
+    """Return the content of a file by (index of the archive, name).
 
-    def __init__(self, archives: list[Archive]) -> None:
-        self.archives = archives
+    Raises:
+        OSError: the file is empty.
+    """
+    number, name = ref
+    return not_empty(archives[number].read(name))
 
-    def __call__(self, ref: tuple[int, str]) -> bytes:
-        """Return the content of a file.
 
-        Raises:
-            OSError: the file is empty.
-        """
-        number, name = ref
-        return not_empty(self.archives[number].read(name))
-
-    def labels(self) -> dict[tuple[int, PurePosixPath], str]:
-        """Return the labels in WebDataset's `.cls` files, by archive index and path less suffix."""
-        return {
-            (number, PurePosixPath(name).with_suffix("")): archive.read(name).decode().strip()
-            for number, archive in enumerate(self.archives)
-            for name in archive.names
-            if name.endswith(".cls")
-        }
+def webdataset_labels(archives: Sequence[Archive]) -> dict[tuple[int, PurePosixPath], str]:
+    """Return the labels in WebDataset's `.cls` files, by archive index and path less suffix."""
+    return {
+        (number, PurePosixPath(name).with_suffix("")): archive.read(name).decode().strip()
+        for number, archive in enumerate(archives)
+        for name in archive.names
+        if name.endswith(".cls")
+    }
 
 
 def not_empty(data: bytes) -> bytes:

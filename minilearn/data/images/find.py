@@ -10,13 +10,14 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from minilearn.base.text import few
 
 from ..hf_datasets import VALID_SPLITS
-from .archives import Members, is_archive, open_archive
+from .archives import is_archive, open_archive, read_member, webdataset_labels
 from .hf_images import from_hub, is_saved, load_hub
 from .items import SUFFIXES, Columns, Items, default_split, read_file
 
@@ -109,16 +110,16 @@ def from_archives(paths: Sequence[Path], source: Path) -> dict[str, Items]:
 
     `.cls` files beside the images may hold the labels, as in WebDataset.
     """
-    members = Members([open_archive(path) for path in paths])
-    labels, entries = members.labels(), []
-    for number, (path, archive) in enumerate(zip(paths, members.archives, strict=True)):
+    archives = [open_archive(path) for path in paths]
+    labels, entries = webdataset_labels(archives), []
+    for number, (path, archive) in enumerate(zip(paths, archives, strict=True)):
         first_word = re.split(r"[-_.]", path.name)[0]
         split = _split_of(first_word) if len(paths) > 1 else None
         for name in sorted(archive.names):
             inside = name.replace("\\", "/").lstrip("/")  # some programs on Windows write "\"
             label = labels.get((number, PurePosixPath(name).with_suffix("")))
             entries.append(Entry(PurePosixPath(split or "", inside), (number, name), label))
-    return _by_layout(_images(entries, source), members, min_depth=1)
+    return _by_layout(_images(entries, source), partial(read_member, archives), min_depth=1)
 
 
 def _files_below(folder: Path, above: frozenset[Path] = frozenset()) -> Iterable[Path]:

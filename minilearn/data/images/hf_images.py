@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def _items(ds: Any, split: str, columns: Columns) -> Items:
     values = ds.select_columns([label])[:][label] if label else [None] * len(ds)
     classes = class_names_of(ds.features.get(label))
     labels = [columns.several(named(value, classes)) for value in values]
-    return Items(names, list(range(len(ds))), labels, Rows(raw, key), classes)
+    return Items(names, list(range(len(ds))), labels, partial(read_row, raw, key), classes)
 
 
 def image_columns(features: Mapping[str, Any], columns: Columns) -> tuple[str, str | None]:
@@ -116,15 +117,9 @@ def stored_path(value: Any) -> str | None:
     return path if isinstance(path, str) else None
 
 
-class Rows:
-    """Read the images of a map-style data set by row."""
-
-    def __init__(self, ds: Any, key: str) -> None:
-        self.ds, self.key = ds, key
-
-    def __call__(self, row: int) -> bytes:
-        """Return the bytes of an image."""
-        return image_bytes(self.ds[row][self.key])
+def read_row(ds: Any, key: str, row: int) -> bytes:
+    """Return the bytes of an image in a map-style data set."""
+    return image_bytes(ds[row][key])
 
 
 def image_bytes(value: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""Files that cannot be read: counted, named once, left out by policy, never more than a fraction."""
+"""Files that cannot be read: counted, named once, left out by policy up to a fraction."""
 
 import warnings
 
