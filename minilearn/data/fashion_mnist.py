@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from datasets import Dataset, DatasetDict, Features
 
-CLASSES = (
-    "T - shirt / top, Trouser, Pullover, Dress, Coat, Sandal, Shirt, Sneaker, Bag, Ankle boot"
-).split(", ")
+CLASSES = ["T - shirt / top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt"]
+CLASSES += ["Sneaker", "Bag", "Ankle boot"]
 SAMPLE = Path(__file__).parent / "sample"
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")  # of the package dataset-fashion-mnist
 FILES = {"train": "train", "test": "t10k"}  # split -> how its original files begin

@@ -56,10 +56,7 @@ def choose_size(items: Items) -> tuple[int, int]:
     """
     sizes = sizes_of(items)
     if not sizes:
-        raise ImageError(
-            f"none of {len(items):,} sampled images can be read, such as {items.names[0]} "
-            f"({_why_not(items)})"
-        )
+        raise _none_readable(items)
     (most, n), total = sizes.most_common(1)[0], sizes.total()
     if n == total:
         return most
@@ -73,12 +70,14 @@ def choose_size(items: Items) -> tuple[int, int]:
     return chosen
 
 
-def _why_not(items: Items) -> str:
+def _none_readable(items: Items) -> ImageError:
     try:
         open_image(items.fetch(items.refs[0]))
+        reason = "it can be read now"
     except Exception as e:
-        return reason_of(e)
-    return "it can be read now"
+        reason = reason_of(e)
+    first = f"{items.names[0]} ({reason})"
+    return ImageError(f"none of {len(items):,} sampled images can be read, such as {first}")
 
 
 def size_range(sizes: Counter[tuple[int, int]]) -> str:
