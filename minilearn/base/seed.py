@@ -40,14 +40,14 @@ def set_seed(seed: int, deterministic: bool = False) -> None:
         torch.backends.cudnn.benchmark = False
 
 
-def random_states() -> RandomStates:
-    """Return a snapshot of all global random states."""
+def random_states(device: bool = True) -> RandomStates:
+    """Return a snapshot of the global random states; without `device`, of those on the CPU."""
     numpy = sys.modules.get("numpy")
     return RandomStates(
         random.getstate(),
         numpy.random.get_state() if numpy is not None else None,
         torch.get_rng_state(),
-        _device_states(),
+        _device_states() if device else None,
     )
 
 
@@ -66,9 +66,9 @@ def restore_random_states(states: RandomStates) -> None:
 
 
 @contextmanager
-def preserved_random_states() -> Iterator[None]:
+def preserved_random_states(device: bool = True) -> Iterator[None]:
     """Leave the global random states as they were met, whatever the block draws or raises."""
-    states = random_states()
+    states = random_states(device)
     try:
         yield
     finally:

@@ -17,10 +17,10 @@ def did_you_mean(name: str, known: Iterable[str], n: int = 3, cutoff: float = 0.
     return f"; did you mean {' or '.join(repr(simple[each]) for each in near)}?" if near else ""
 
 
-def few(names: Sequence[str], n: int = 4) -> str:
+def few(names: Sequence[Any], n: int = 4) -> str:
     """Return the first `n` names, and how many more there are."""
-    shown = ", ".join(names[:n])
-    return shown if len(names) <= n else f"{shown} and {len(names) - n} more"
+    shown = ", ".join(map(str, names[:n]))
+    return shown if len(names) <= n else f"{shown} and {len(names) - n:,} more"
 
 
 def whole(name: str, value: Any, least: int = 1, of: str = "") -> int:

@@ -1,9 +1,9 @@
-"""Data: loaders that repeat to the bit, pictures, Hugging Face data sets, Fashion-MNIST."""
+"""Data: loaders that repeat exactly, images, Hugging Face data sets, Fashion-MNIST."""
 
-from .build import Dataset, get_dls
 from .fashion_mnist import fashion_mnist
-from .hub import collate_dict, inplace
+from .hf_datasets import collate_dict, inplace
 from .images.image_dls import image_dls
+from .loader_factory import Dataset, get_dls
 from .loaders import DataLoaders
 from .seeded import ArrayLoader, SeededLoader
 

@@ -1,4 +1,4 @@
-"""Read a picture of any kind as the numbers that a model expects."""
+"""Decode images of any mode to pixels in the channels that a model expects."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ WHITE = 255
 
 
 def read_image(source: Any, channels: int = 3, background: Any = WHITE) -> Tensor:
-    """Read a picture of any mode, upright, as uint8 of shape (C, H, W).
+    """Read an image of any mode, upright, as uint8 of shape (C, H, W).
 
     Args:
         source: a path, the bytes of a file, an open file, or a PIL image.
         channels: 1 for grey, 3 for RGB; with 2 and 4 transparency is kept as the last channel.
-        background: what transparent pixels are laid on: a grey level of 0..255, or (R, G, B).
+        background: the colour below transparent pixels: a grey level of 0..255, or (R, G, B).
 
     Raises:
-        ValueError: the picture has no defined range (mode F), or `channels` is not 1 to 4.
-        OSError: this is no picture, or it is damaged.
+        ValueError: the image has no defined range (mode F), or `channels` is not 1 to 4.
+        OSError: this is no image, or a corrupt one.
     """
     return to_tensor(as_mode(open_image(source), channels, background))
 
 
 def open_image(source: Any) -> Image:
-    """Open what `read_image` takes, and turn it as its EXIF orientation says."""
+    """Open what `read_image` takes, and turn it upright by its EXIF orientation."""
     from PIL import Image, ImageOps
 
     if isinstance(source, bytes):
@@ -45,28 +45,28 @@ def open_image(source: Any) -> Image:
 
 
 def as_mode(image: Image, channels: int, background: Any = WHITE) -> Image:
-    """Return a picture with 8 bits in each of `channels`; see `read_image`."""
+    """Return an image with 8 bits in each of `channels`; see `read_image`."""
     if channels not in MODES:
-        raise ValueError(f"a picture has 1 to 4 channels (grey 1, RGB 3), got {channels}")
+        raise ValueError(f"an image has 1 to 4 channels (grey 1, RGB 3), got {channels}")
     if image.mode == "F":
-        raise ValueError("a picture of floats (mode F) has no range to scale; give it as a tensor")
+        raise ValueError("an image of floats (mode F) has no range to scale; give it as a tensor")
     if image.mode.startswith("I"):
         image = _from_16_bits(image)
-    if image.mode == "La":  # premultiplied: PIL takes it to LA alone
+    if image.mode == "La":  # premultiplied: PIL converts it only to LA
         image = image.convert("LA")
     if channels in (1, 3) and image.has_transparency_data:
-        image = _laid_on(image.convert("RGBA"), background)
+        image = _on_background(image.convert("RGBA"), background)
     return image.convert(MODES[channels])
 
 
 def own_channels(image: Image) -> int:
-    """Return the channels of a picture itself: 1 for grey, 3 for colours, 1 more for alpha."""
+    """Return the number of channels of an image: 1 for grey, 3 for colours, 1 more for alpha."""
     grey = image.mode in ("1", "L", "LA", "La") or image.mode.startswith("I")
     return (1 if grey else 3) + image.has_transparency_data
 
 
 def to_tensor(image: Image) -> Tensor:
-    """Return a picture of 8 bits as uint8 of shape (C, H, W)."""
+    """Return an image of 8 bits as uint8 of shape (C, H, W)."""
     import numpy as np
 
     pixels = np.array(image).reshape(image.height, image.width, -1)  # (H, W, C)
@@ -74,7 +74,7 @@ def to_tensor(image: Image) -> Tensor:
 
 
 def _from_16_bits(image: Image) -> Image:
-    """Scale 0..65535 to 0..255, where PIL would cut all above 255."""
+    """Scale 0..65535 to 0..255, where PIL would clip all above 255."""
     import numpy as np
     from PIL import Image
 
@@ -82,7 +82,7 @@ def _from_16_bits(image: Image) -> Image:
     return Image.fromarray(((levels + 128) // 257).astype(np.uint8))
 
 
-def _laid_on(image: Image, background: Any) -> Image:
+def _on_background(image: Image, background: Any) -> Image:
     from PIL import Image
 
     colour = (background,) * 3 if isinstance(background, int) else tuple(background)

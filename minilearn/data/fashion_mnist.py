@@ -1,6 +1,6 @@
-"""Fashion-MNIST: small pictures of clothes in ten classes, a sample of it without any download.
+"""Fashion-MNIST: small images of clothes in ten classes; a sample needs no download.
 
-The sample stands beside this file in `sample/`, made by `scripts/make_sample.py`.
+`scripts/make_sample.py` made the sample, which is in the folder `sample/` beside this file.
 """
 
 from __future__ import annotations
@@ -17,37 +17,25 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from datasets import Dataset, DatasetDict, Features
 
-CLASSES = [
-    "T - shirt / top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-]
+CLASSES = ["T - shirt / top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt"]
+CLASSES += ["Sneaker", "Bag", "Ankle boot"]
 SAMPLE = Path(__file__).parent / "sample"
-DEBIAN = Path(
-    "/usr/share/datasets/fashion-mnist"
-)  # where the package dataset-fashion-mnist puts it
+DEBIAN = Path("/usr/share/datasets/fashion-mnist")  # of the package dataset-fashion-mnist
 FILES = {"train": "train", "test": "t10k"}  # split -> how its original files begin
 
 
 def fashion_mnist(full: bool = False) -> DatasetDict:
     """Return Fashion-MNIST as a DatasetDict with the splits `train` and `test`.
 
-    Each row has an `image`, a grey picture of 28 x 28, and a `label`, a ClassLabel with K=10.
+    Each row has an `image`, a grey image of 28 x 28, and a `label`, a ClassLabel with K=10.
 
     Args:
-        full: False for the sample in this package, 10,000 and 2,000 pictures with equal classes;
+        full: False for the sample in this package, 10,000 and 2,000 images with equal classes;
             True for all 60,000 and 10,000, from Debian's package `dataset-fashion-mnist` where it
             is installed, else from the Hugging Face hub or its local cache.
 
     Raises:
-        FileNotFoundError: with `full`, neither the package nor the hub has the pictures.
+        FileNotFoundError: with `full`, neither the package nor the hub has the images.
 
     Source: Xiao, Rasul & Vollgraf 2017, "Fashion-MNIST" (arXiv:1708.07747).
     """
@@ -55,15 +43,13 @@ def fashion_mnist(full: bool = False) -> DatasetDict:
         warnings.simplefilter("ignore")
         from datasets import DatasetDict
 
-    if not full:
-        return DatasetDict({split: _as_dataset(_sample_table(split), split) for split in FILES})
-    if not DEBIAN.is_dir():
+    if full and not DEBIAN.is_dir():
         return _from_hub()
-    return DatasetDict({split: _as_dataset(_full_table(split), split) for split in FILES})
+    return DatasetDict({split: _as_dataset(split, full) for split in FILES})
 
 
 def read_original(split: str, folder: Path = DEBIAN) -> tuple[np.ndarray, np.ndarray]:
-    """Read a split's original files: pictures, uint8 (N, 28, 28), and labels, int64 (N,)."""
+    """Read a split's original files: images, uint8 (N, 28, 28), and labels, int64 (N,)."""
     images = _read_idx(folder / f"{FILES[split]}-images-idx3-ubyte.gz")
     return images, _read_idx(folder / f"{FILES[split]}-labels-idx1-ubyte.gz").astype("int64")
 
@@ -80,16 +66,12 @@ def _read_idx(path: Path) -> np.ndarray:
 
 
 def as_table(images: np.ndarray, labels: np.ndarray, level: int) -> pa.Table:
-    """Pack pictures (as PNG files of zlib `level`) and labels as `datasets` stores them."""
+    """Pack images (as PNG files of zlib `level`) and labels as `datasets` stores them."""
     import pyarrow as pa
 
     files = [{"bytes": png, "path": None} for png in encode_pngs(images, level)]
     schema = _features().arrow_schema
     return pa.Table.from_arrays([pa.array(files, schema[0].type), pa.array(labels)], schema=schema)
-
-
-def _full_table(split: str) -> pa.Table:
-    return as_table(*read_original(split), level=0)  # not compressed: five times faster to make
 
 
 def _sample_table(split: str) -> pa.Table:
@@ -105,10 +87,12 @@ def _features() -> Features:
     return Features({"image": Image(), "label": ClassLabel(names=CLASSES)})
 
 
-def _as_dataset(table: pa.Table, split: str) -> Dataset:
+def _as_dataset(split: str, full: bool) -> Dataset:
     from datasets import Dataset, DatasetInfo, NamedSplit
     from datasets.table import InMemoryTable
 
+    # Not compressed, which makes it five times faster.
+    table = as_table(*read_original(split), level=0) if full else _sample_table(split)
     info = DatasetInfo(
         features=_features(),
         license="MIT",

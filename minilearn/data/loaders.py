@@ -1,4 +1,4 @@
-"""The loaders of a Learner: for training, validation and test, by name."""
+"""The loaders of a Learner by name: training, validation, test."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from minilearn.base.batch import n_batches
 from minilearn.base.text import whole
 
-from .build import Dataset, check_not_empty, get_dls, len_or_none
 from .columns import MissingKeyError
-from .hub import choose_splits, hub_loaders, share_pipeline
-from .images.dataset import Pictures
-from .images.errors import FaultLog
-from .overview import Summary, summarize
+from .data_summary import DataSummary, summarize_data
+from .hf_datasets import choose_splits, hub_loaders
+from .images.dataset import ImageDataset
+from .images.errors import ErrorLog
+from .loader_factory import Dataset, check_not_empty, get_dls
 from .pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -31,23 +32,22 @@ class DataLoaders:
     Args:
         train: for training.
         valid: for validation.
-        test: kept for later, no pass of a fit reads it.
-        named: further validation sets by name.
+        test: for later; a fit does not read it.
+        named: further validation loaders by name.
 
     Attributes:
         splits: the data set's own names of `train`, `valid` and `test`, after `from_dd`.
-        mean: per channel, of the training pictures scaled to 0..1, shape (C,), after `from_dd` and
-            `image_dls`.
-        std: the deviation, likewise.
-        pipeline: how an item is prepared, after `from_dd` of plain data and `image_dls`; or set by
-            you.
-        logs: of files that could not be read, after `image_dls`.
+        mean: of each channel of the training images, scaled to 0..1, shape (C,), after `from_dd`
+            and `image_dls`.
+        std: likewise.
+        pipeline: prepares an item, after `from_dd` of plain data and `image_dls`; or set by you.
+        logs: the errors of files that could not be read, after `image_dls`.
     """
 
     mean: Tensor | None = None
     std: Tensor | None = None
     pipeline: Pipeline | None = None
-    logs: Sequence[FaultLog] = ()
+    logs: Sequence[ErrorLog] = ()
 
     def __init__(
         self, train: Any = None, valid: Any = None, test: Any = None, **named: Any
@@ -62,59 +62,65 @@ class DataLoaders:
 
     def keys(self) -> list[str]:
         """Return the names of the loaders that there are."""
+        return list(self._loaders())
+
+    def _loaders(self) -> dict[str, Any]:
         found = {"train": self.train, **self.valids, "test": self.test}
-        return [name for name, dl in found.items() if dl is not None]
+        return {name: dl for name, dl in found.items() if dl is not None}
 
     @property
     def filenames(self) -> dict[str, list[str]]:
-        """The names of the files of `image_dls` by loader, in the order of the data set.
+        """The file names of `image_dls` by loader, in the order of the data set.
 
-        Of pictures that are read one by one, those that cannot be read are left out once a pass
-        has met them: after a pass there is one name for each prediction.
+        Files that are read one by one and cannot be read are left out after the first epoch: then
+        there is one name for each prediction.
         """
-        datasets = {name: getattr(self[name], "dataset", None) for name in self.keys()}
-        return {name: ds.names for name, ds in datasets.items() if isinstance(ds, Pictures)}
+        datasets = {name: getattr(dl, "dataset", None) for name, dl in self._loaders().items()}
+        return {name: ds.names for name, ds in datasets.items() if isinstance(ds, ImageDataset)}
 
-    def summary(self) -> Summary:
-        """Return counts by class and loader, sizes, mean and deviation, and files left out.
+    def summary(self) -> DataSummary:
+        """Return counts by class and loader, image sizes, mean and std, and files left out.
 
-        It shows itself as text, and in a notebook as a table. Of pictures that are not in memory,
-        up to 1,000 are looked at.
+        It prints as text, and in a notebook as a table. For images that are not in memory, sizes
+        and statistics come from a sample of up to 1,000.
         """
-        return summarize(self)
+        return summarize_data(self)
+
+    def set_pipeline(self, pipeline: Pipeline | None) -> None:
+        """Set the pipeline, and its mean and std as tensors."""
+        self.pipeline = pipeline
+        if pipeline is not None and pipeline.mean is not None:
+            self.mean, self.std = torch.tensor(pipeline.mean), torch.tensor(pipeline.std)
 
     def show_batch(self, max_n: int = 9, **kwargs: Any) -> np.ndarray:
-        """Show the images of a batch with their classes; the loader keeps its position.
+        """Show the images of a training batch with their classes; the loader keeps its position.
 
-        The batch is one to train on, else the first that there is.
+        Without a training loader the batch is one of the first loader that there is.
 
         Args:
             max_n: how many images, at most.
             kwargs: go to `show_images`.
         """
-        from .show import first_batch, show_titled
+        from .show_batch import first_batch, show_titled
 
-        dl = (
-            self.train if self.train is not None else next(map(self.__getitem__, self.keys()), None)
-        )
-        return show_titled(first_batch(dl), self, max_n, kwargs)
+        first = next(iter(self._loaders().values()), None)
+        return show_titled(first_batch(first), self, max_n, kwargs)
 
     def __getitem__(self, name: str) -> Any:
         """Return a loader by name."""
-        if name not in self.keys():
-            raise MissingKeyError(f"no loader {name!r}; there are {self.keys()}")
-        return self.named[name] if name in self.named else getattr(self, name)
+        loaders = self._loaders()
+        if name not in loaders:
+            raise MissingKeyError(f"no loader {name!r}; there are {list(loaders)}")
+        return loaders[name]
 
     def __repr__(self) -> str:
-        """Say which split is used for what, and how large it is."""
-        parts = [f"{name}={self._describe(name)}" for name in self.keys()]
+        """Return the loaders with their splits and numbers of rows."""
+        parts = []
+        for name, dl in self._loaders().items():
+            rows = n_batches(getattr(dl, "dataset", None))
+            text = repr(self.splits[name]) if name in self.splits else type(dl).__name__
+            parts.append(f"{name}={text}" + (f" ({rows:,} rows)" if rows is not None else ""))
         return f"DataLoaders({', '.join(parts)})"
-
-    def _describe(self, name: str) -> str:
-        dl, split = self[name], self.splits.get(name)
-        rows = len_or_none(getattr(dl, "dataset", None))
-        text = repr(split) if split else type(dl).__name__
-        return text + (f" ({rows:,} rows)" if rows is not None else "")
 
     @classmethod
     def from_dsets(
@@ -129,12 +135,7 @@ class DataLoaders:
             bs: items in a training batch.
             kwargs: those of `get_dls`.
         """
-        dls = cls(*get_dls(train, train if valid is None else valid, bs, **kwargs))
-        if valid is None:
-            dls.valid = None
-        if test is not None:
-            dls.test = get_dls(train, test, bs, **kwargs)[1]
-        return dls
+        return cls(*get_dls(train, valid, bs, **kwargs), get_dls(train, test, bs, **kwargs)[1])
 
     @classmethod
     def from_arrays(
@@ -149,16 +150,16 @@ class DataLoaders:
         y_valid: Any = None,
         **kwargs: Any,
     ) -> DataLoaders:
-        """Make loaders of arrays in memory; a random part of them is for validation.
+        """Make loaders of arrays in memory; a random part is for validation.
 
         Args:
             x: tensor or numpy array of N items. Numpy's float64 becomes torch's default type.
             y: the targets, likewise.
             more: further arrays, each an element of the batch.
             bs: items in a training batch.
-            valid_pct: the share of items for validation, 0 for none.
+            valid_pct: the fraction of items for validation, 0 for none.
             seed: fixes which items those are. The order of training follows `torch.manual_seed`.
-            x_valid: given validation inputs, instead of a part of `x`.
+            x_valid: validation inputs, instead of a part of `x`.
             y_valid: their targets.
             kwargs: `bs_valid` and `drop_last` of `get_dls`.
 
@@ -202,46 +203,49 @@ class DataLoaders:
     ) -> DataLoaders:
         """Make loaders of a dict of Hugging Face data sets.
 
-        Plain data sets are read into memory once, pictures as uint8, and served by whole batches:
-        pictures as floats (B, C, H, W), numbers as tensors (B, ...), texts as lists. A data set
-        with a format or transform of its own is served through it, item by item, on every pass.
+        Plain data sets are read into memory once, images as uint8, and served by whole batches:
+        images as floats (B, C, H, W), numbers as tensors (B, ...), texts as lists. A data set
+        with a format or transform of its own is served through it, item by item, in every epoch.
 
         Args:
             dd: data sets by split. `train` is for training; the first of validation, valid, val,
-                dev and test for validation; `test` is kept. `dls.splits` and `repr(dls)` tell.
+                dev and test for validation; `dls.splits` and `repr(dls)` show the choice.
             batch_size: items in a training batch.
             as_tuple: batches are tuples in the order of `features`, else dicts.
             splits: another choice, such as `{"train": "train_small", "valid": None}`.
             keys: the columns wanted and their order, instead of all.
-            normalize: True for the mean and deviation of the training pictures in each channel
-                (`dls.mean`, `dls.std`), a pair of such for others, False for pictures of 0..1.
-            cache: True keeps in memory what a transform gives, once and for all; False reads plain
-                data item by item, too; None as said above, with at most 4 GiB of pictures.
-            bs_valid: items in another batch; None for twice as many.
+            normalize: True for mean and std of the training images in each channel (`dls.mean`,
+                `dls.std`), a pair of mean and std to use instead, False for images of 0..1.
+            cache: True runs a transform once and keeps its results in memory; False reads plain
+                data item by item, too; None as said above, with at most 4 GiB of images.
+            bs_valid: items in a batch of the other loaders; None for twice as many.
             drop_last: leave out a last training batch that is not full.
             seed: fixes order and random transforms; None draws one from torch's global generator.
             kwargs: those of torch's DataLoader, used where items are read one by one.
 
         Raises:
             KeyError: a split or column does not exist.
-            MemoryError: pictures would take more than 4 GiB, without `cache=True`.
+            MemoryError: images would take more than 4 GiB, without `cache=True`.
             ValueError: a split is empty; the splits differ in columns, channels or in having a
-                format; pictures of one split differ in size.
+                format; images of one split differ in size.
         """
         whole("num_workers", kwargs.get("num_workers", 0), least=0, of="processes")
         names = choose_splits(dd, splits)
-        passes = {
-            role: {"split": split, "batch_size": bs_valid or 2 * batch_size, "seed": seed}
-            for role, split in names.items()
-        }
-        passes["train"] |= {"batch_size": batch_size, "shuffle": True, "drop_last": drop_last}
         data = {role: dd[split] for role, split in names.items()}
+        options: dict[str, Any] = {
+            role: {"batch_size": bs_valid or 2 * batch_size, "seed": seed} for role in names
+        }
+        options["train"] |= {"batch_size": batch_size, "shuffle": True, "drop_last": drop_last}
         for role, ds in data.items():
-            check_not_empty(ds, **passes[role])
-        loaders, mean, std = hub_loaders(data, passes, as_tuple, keys, normalize, cache, **kwargs)
+            check_not_empty(
+                ds, names[role], options[role]["batch_size"], drop_last and role == "train"
+            )
+        loaders, pipeline = hub_loaders(
+            data, names, options, as_tuple, keys, normalize, cache, **kwargs
+        )
         dls = cls(**loaders)
-        dls.splits, dls.mean, dls.std = names, mean, std
-        dls.pipeline = share_pipeline(loaders, data["train"], mean, std)
+        dls.splits = names
+        dls.set_pipeline(pipeline)
         log.info("%r", dls)
         return dls
 

@@ -1,4 +1,4 @@
-"""The same data without their shuffling: what a prediction runs over."""
+"""Loaders in the order of the data set, for predictions."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
+from minilearn.core.position import own_copy
+
 from .seeded import ArrayLoader, ShuffledSampler
 
 
 def ordered(dl: Any) -> Any:
     """Return a loader that gives every sample of `dl` once, in the order of the data set.
 
-    The loader given stays as it is. A sampler or batch sampler of the user's own keeps its choice
-    and its order; a stream, and any other iterable, comes as it comes. A last batch that is not
-    full is never left out, unless such a batch sampler does so.
+    `dl` itself does not change. A user's own sampler or batch sampler keeps its choice and order;
+    streams and other iterables keep theirs. A last batch that is not full is never left out, unless
+    such a batch sampler does so.
 
     Args:
-        dl: any iterable of batches; one that has a method `ordered` answers for itself.
+        dl: any iterable of batches; its method `ordered` is used if it has one.
     """
     if hasattr(dl, "ordered"):
         return dl.ordered()
@@ -36,13 +38,10 @@ def ordered(dl: Any) -> Any:
 
 
 def _ordered_torch(dl: Any) -> DataLoader:
-    own = copy.copy(dl)
-    # a DataLoader lets nobody set these, and a new one would not be of a user's own class
-    vars(own).update(persistent_workers=False, _iterator=None, drop_last=False)
-    if isinstance(dl.dataset, IterableDataset) or type(dl.batch_sampler) not in (
-        BatchSampler,
-        type(None),
-    ):
+    own = own_copy(dl)
+    vars(own)["drop_last"] = False  # a DataLoader refuses to set these by name
+    has_own_batches = type(dl.batch_sampler) not in (BatchSampler, type(None))
+    if has_own_batches or isinstance(dl.dataset, IterableDataset):
         return own
     sampler, batch_size, _ = drawn_by(dl)
     if _shuffles(sampler):
@@ -54,9 +53,9 @@ def _ordered_torch(dl: Any) -> DataLoader:
 
 
 def drawn_by(dl: Any) -> tuple[Any, Any, bool]:
-    """Return the sampler, batch size and drop_last that make the batches of a loader of torch's.
+    """Return the sampler, batch size and drop_last that a torch DataLoader really uses.
 
-    One that was given a `BatchSampler` has others, which count for nothing.
+    Those of a `BatchSampler` override the loader's own.
     """
     given = getattr(dl, "batch_sampler", None)
     owner = given if type(given) is BatchSampler else dl
@@ -64,7 +63,7 @@ def drawn_by(dl: Any) -> tuple[Any, Any, bool]:
 
 
 def _shuffles(sampler: Any) -> bool:
-    """Return whether `sampler` is a permutation of the data set, and no choice of the user's."""
+    """Return whether `sampler` is a permutation of the data set, not a selection by the user."""
     if type(sampler) is RandomSampler:
         return not sampler.replacement and sampler.num_samples == len(sampler.data_source)
     return type(sampler) is ShuffledSampler

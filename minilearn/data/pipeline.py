@@ -1,8 +1,7 @@
-"""How an item becomes what the model is given: plain data, the same in training and afterwards."""
+"""Prepare items for the model in the same way in training and prediction."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .columns import Scale, is_picture
 from .decode import as_mode, open_image, own_channels, to_tensor
 
 if TYPE_CHECKING:
@@ -22,20 +20,20 @@ RESIZES = ("crop", "pad", "stretch")
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The preparation of pictures, and the names of the classes, as data that JSON can hold.
+    """The preparation of images and the class names, as data that JSON can hold.
 
     `DataLoaders.from_dd` sets `dls.pipeline` and scales its batches by it; `infer`, `export`,
     `load_learner` and `minilearn predict` use the same object. Set it yourself where a function of
     yours prepares the data: `dls.pipeline = Pipeline((28, 28), channels=1, classes=names)`.
 
     Args:
-        size: (H, W) of a picture; None to leave pictures as large as they are.
-        resize: how a picture of another size gets there: "crop" fills the size and cuts what is too
+        size: (H, W) of an image; None to leave images as large as they are.
+        resize: how an image of another size is resized: "crop" fills the size and cuts what is too
             long, "pad" fits into it on white, "stretch" changes the proportions.
-        channels: 1 for grey, 3 for RGB; None where items come ready to use.
-        mean: per channel, on the scale 0..1, subtracted; None for pictures of 0..1.
-        std: the deviation, likewise, divided by.
-        classes: the names of the classes.
+        channels: 1 for grey, 3 for RGB; None where items need no preparation.
+        mean: of each channel, on the scale 0..1; it is subtracted. None for images of 0..1.
+        std: likewise; images are divided by it. A constant channel is only shifted.
+        classes: the class names.
 
     Raises:
         ValueError: `resize` is unknown, or mean is given without std.
@@ -57,18 +55,18 @@ class Pipeline:
             object.__setattr__(self, "size", tuple(self.size))
 
     def __call__(self, item: Any) -> Any:
-        """Return an item as the model is given it, without B.
+        """Return an item as the model's input, without the batch dimension.
 
         Args:
-            item: a picture (path, bytes, open file, PIL image), or its pixels as uint8, a tensor
-                (C, H, W) or an array (H, W, C), both also (H, W). All else is taken as ready.
+            item: an image (path, bytes, open file, PIL image), or its pixels as uint8, a tensor
+                (C, H, W) or an array (H, W, C), both also (H, W). All else is returned unchanged.
 
         Raises:
-            ValueError: a picture is given, and no number of channels is set.
+            ValueError: an image is given, and no number of channels is set.
         """
         if self.channels is None and (isinstance(item, Path) or hasattr(item, "getbands")):
             raise ValueError(
-                "nothing says how a picture is prepared for this model; set dls.pipeline = "
+                "nothing says how an image is prepared for this model; set dls.pipeline = "
                 "Pipeline((H, W), channels=...), with mean and std where it was normalised"
             )
         if self.channels is None or not _to_prepare(item):
@@ -77,7 +75,7 @@ class Pipeline:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(C, H, W) of a picture as the model is given it.
+        """(C, H, W) of the model's input.
 
         Raises:
             ValueError: size or channels is not set.
@@ -87,21 +85,29 @@ class Pipeline:
         return self.channels, *self.size
 
     def pixels(self, item: Any) -> Tensor:
-        """Return a picture as uint8 of shape (C, H, W), in size and channels of the model.
+        """Return an image as uint8 of shape (C, H, W), in the model's size and channels.
 
         Args:
-            item: a picture or its pixels, see `__call__`.
+            item: an image or its pixels, see `__call__`.
         """
         image = _as_image(item)
         return to_tensor(self._resized(as_mode(image, self.channels or own_channels(image))))
 
-    def scale(self, pictures: Tensor) -> Tensor:
-        """Return floats, normalised, for pictures (B, C, H, W) of uint8, or of floats of 0..1."""
-        return self._scale(pictures)
+    def scale(self, images: Tensor) -> Tensor:
+        """Return floats, normalised, for images (B, C, H, W) of uint8, or of floats of 0..1."""
+        scaled = images.clone() if images.is_floating_point() else images.float().div_(255)
+        if self.mean is None:
+            return scaled
+        if scaled.device not in self._stats:
+            mean, std = torch.tensor([self.mean, self.std], device=scaled.device)[..., None, None]
+            self._stats[scaled.device] = mean, torch.where(std > 0, std, 1.0)
+        mean, std = self._stats[scaled.device]
+        return scaled.sub_(mean).div_(std)
 
     @cached_property
-    def _scale(self) -> Scale:
-        return Scale(*(None if x is None else torch.tensor(x) for x in (self.mean, self.std)))
+    def _stats(self) -> dict[torch.device, tuple[Tensor, Tensor]]:
+        """Mean and std by device, two of shape (C, 1, 1)."""
+        return {}
 
     def _resized(self, image: Image) -> Image:
         from PIL import Image, ImageOps
@@ -117,7 +123,7 @@ class Pipeline:
 
 
 def _to_prepare(item: Any) -> bool:
-    """Return whether `item` is a picture, or pixels of 8 bits."""
+    """Return whether `item` is an image, or pixels of 8 bits."""
     is_file = isinstance(item, (str, Path, bytes)) or hasattr(item, "read")
     return is_file or hasattr(item, "getbands") or str(getattr(item, "dtype", "")).endswith("uint8")
 
@@ -133,18 +139,6 @@ def _as_image(item: Any) -> Image:
     return Image.fromarray(pixels.squeeze(-1) if pixels.shape[2:] == (1,) else pixels)
 
 
-def pipeline_of(columns: Mapping[str, Any], features: Any, mean: Any, std: Any) -> Pipeline | None:
-    """Return the pipeline of plain columns in memory, None where several hold pictures."""
-    pictures = [key for key in columns if is_picture(features[key])]
-    if len(pictures) > 1:
-        return None
-    if not pictures:
-        return Pipeline(classes=names_of(features))
-    channels, *size = columns[pictures[0]].shape[1:]
-    mean, std = (x if x is None else x.tolist() for x in (mean, std))
-    return Pipeline((size[0], size[1]), "crop", channels, mean, std, names_of(features))
-
-
 def names_of(features: Any) -> list[str] | None:
     """Return the class names of a data set whose features have one column of classes."""
     found = [feature.names for feature in (features or {}).values() if hasattr(feature, "names")]
@@ -152,7 +146,7 @@ def names_of(features: Any) -> list[str] | None:
 
 
 def class_names(dls: Any) -> list[Any] | None:
-    """Return the names of the classes: those of the pipeline, else of a loader's data set."""
+    """Return the class names of the pipeline, else of a loader's data set."""
     if getattr(dls, "pipeline", None) is not None:
         return dls.pipeline.classes
     loaders = (getattr(dls, name, None) for name in ("train", "valid"))

@@ -1,15 +1,15 @@
-"""Read and write many small 8-bit PNG pictures at once, without a picture library.
+"""Read and write many small 8-bit PNG files at once.
 
-Opening a 28 x 28 picture with PIL costs ten times its inflation: here each picture is only
-inflated, and PNG's row filters are undone for all pictures together. `decode_pngs` knows the plain
-kinds (grey, RGB, with or without alpha) and says None to all others: PIL reads those.
+Opening a 28 x 28 image with PIL costs ten times its decompression. Here each file is only
+decompressed, and PNG's row filters are undone for all images together. `decode_pngs` handles the
+plain types (grey, RGB, with or without alpha) and returns None for all others: PIL reads those.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 COLOUR_CHANNELS = {0: 1, 2: 3, 4: 2, 6: 4}  # PNG colour type -> C: grey, RGB, grey + alpha, RGBA
-# Chunks that change no pixel. Texts are not here: they may hold an orientation, which PIL obeys.
+# Chunks that change no pixel. Text is not among them: it may hold an orientation, which PIL obeys.
 HARMLESS = {b"gAMA", b"cHRM", b"sRGB", b"iCCP", b"sBIT", b"bKGD", b"pHYs", b"tIME"}
-GROUP = 16384  # pictures unfiltered together: enough to make numpy's calls cheap, 13 MB at 28 x 28
+GROUP = 16384  # images unfiltered together: enough to make numpy's calls cheap, 13 MB at 28 x 28
 
 
-def encode_pngs(pictures: np.ndarray, level: int = 1) -> Iterator[bytes]:
-    """Encode grey pictures as PNG files, one after another.
+def encode_pngs(images: np.ndarray, level: int = 1) -> Iterator[bytes]:
+    """Encode grey images as PNG files, one after another.
 
     Args:
-        pictures: grey levels, uint8, shape (N, H, W).
-        level: zlib's effort, 0 (none) to 9.
+        images: grey levels, uint8, shape (N, H, W).
+        level: zlib's compression level, 0 (none) to 9.
     """
     import numpy as np
 
-    n, height, width = pictures.shape
+    n, height, width = images.shape
     head = _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
     rows = np.zeros((n, height, 1 + width), np.uint8)  # each row starts with its filter: 0, none
-    rows[:, :, 1:] = pictures
-    for picture in rows:
-        body = _chunk(b"IDAT", zlib.compress(picture.data, level))
+    rows[:, :, 1:] = images
+    for image in rows:
+        body = _chunk(b"IDAT", zlib.compress(image.data, level))
         yield SIGNATURE + head + body + _chunk(b"IEND", b"")
 
 
@@ -47,10 +47,10 @@ def _chunk(kind: bytes, body: bytes) -> bytes:
 
 
 def decode_pngs(files: Sequence[bytes]) -> torch.Tensor | None:
-    """Decode PNG files of one size and kind to uint8, shape (N, C, H, W), or None.
+    """Decode PNG files of one size and type to uint8, shape (N, C, H, W), or return None.
 
     None means that some file is no plain PNG (another format, palette, 16 bits, interlaced,
-    damaged, with text or orientation) or differs from the first in size or kind: read the files
+    corrupt, with text or orientation) or differs from the first in size or type: read the files
     with PIL then.
     """
     import numpy as np
@@ -59,7 +59,7 @@ def decode_pngs(files: Sequence[bytes]) -> torch.Tensor | None:
     if shape is None:
         return None
     channels, height, width = shape
-    pictures = torch.empty(len(files), channels, height, width, dtype=torch.uint8)
+    images = torch.empty(len(files), channels, height, width, dtype=torch.uint8)
     for start in range(0, len(files), GROUP):
         group = [_inflate(file, files[0][16:29]) for file in files[start : start + GROUP]]
         size = height * (1 + width * channels)
@@ -71,12 +71,12 @@ def decode_pngs(files: Sequence[bytes]) -> torch.Tensor | None:
             return None
         pixels = _unfilter(rows, channels)
         pixels = pixels.reshape(len(group), height, width, channels)
-        pictures[start : start + GROUP] = torch.from_numpy(pixels).permute(0, 3, 1, 2)
-    return pictures
+        images[start : start + GROUP] = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+    return images
 
 
 def _shape(file: bytes) -> tuple[int, int, int] | None:
-    """Read (C, H, W) from a PNG's header, or None where the kind is not plain."""
+    """Read (C, H, W) from the header of a PNG, None where its type is not plain."""
     if len(file) < 33 or file[:8] != SIGNATURE or file[12:16] != b"IHDR":
         return None
     width, height, depth, colour, *method = struct.unpack(">IIBBBBB", file[16:29])
@@ -93,7 +93,7 @@ def _inflate(file: bytes, header: bytes) -> bytes | None:
         size = int.from_bytes(file[at : at + 4], "big")
         if kind == b"IDAT":
             parts.append(file[at + 8 : at + 8 + size])
-        elif kind not in HARMLESS:  # also the empty kind behind the end of a cut file
+        elif kind not in HARMLESS:  # also the empty one after the end of a cut file
             return None
         at += size + 12
     try:
@@ -103,59 +103,47 @@ def _inflate(file: bytes, header: bytes) -> bytes | None:
 
 
 def _unfilter(rows: np.ndarray, channels: int) -> np.ndarray:
-    """Undo PNG's row filters in place, all pictures together: (N, H, 1 + W*C) -> (N, H, W*C)."""
+    """Undo PNG's row filters, all images together: (N, H, 1 + W*C) -> (N, H, W*C)."""
     import numpy as np
 
-    kinds, pixels = rows[:, :, 0], rows[:, :, 1:]
+    filters, pixels = rows[:, :, 0], rows[:, :, 1:]
     above = np.zeros_like(pixels[:, 0])
     for y in range(pixels.shape[1]):
-        for kind in np.flatnonzero(np.bincount(kinds[:, y])).tolist():
-            if kind:
-                which = np.flatnonzero(kinds[:, y] == kind)
-                pixels[which, y] = FILTERS[kind](pixels[which, y], above[which], channels)
+        for number in np.flatnonzero(np.bincount(filters[:, y])).tolist():
+            if number:
+                which = np.flatnonzero(filters[:, y] == number)
+                pixels[which, y] = _undo(number, pixels[which, y], above[which], channels)
         above = pixels[:, y]
     return pixels
 
 
-def _sub(row: np.ndarray, above: np.ndarray, channels: int) -> np.ndarray:
-    columns = row.reshape(len(row), -1, channels)
-    return columns.cumsum(1, dtype=row.dtype).reshape(row.shape)  # modulo 256, as PNG wants
-
-
-def _up(row: np.ndarray, above: np.ndarray, channels: int) -> np.ndarray:
-    return row + above
-
-
-def _average(row: np.ndarray, above: np.ndarray, channels: int) -> np.ndarray:
-    def predict(left, up, corner):
-        return (left + up) >> 1
-
-    return _left_to_right(row, above, channels, predict)
-
-
-def _paeth(row: np.ndarray, above: np.ndarray, channels: int) -> np.ndarray:
+def _undo(number: int, row: np.ndarray, above: np.ndarray, channels: int) -> np.ndarray:
+    """Add to each pixel what the filter predicts from its neighbours, for one row (M, W*C)."""
     import numpy as np
 
-    def predict(left, up, corner):
-        by_left, by_up = np.abs(up - corner), np.abs(left - corner)
-        by_corner = np.abs(left + up - 2 * corner)
-        nearest = np.where(by_up <= by_corner, up, corner)
-        return np.where((by_left <= by_up) & (by_left <= by_corner), left, nearest)
-
-    return _left_to_right(row, above, channels, predict)
-
-
-def _left_to_right(row: np.ndarray, above: np.ndarray, channels: int, predict: Callable):
-    """Add to each pixel what `predict` makes of its neighbours, column by column (M, W*C)."""
-    import numpy as np
-
+    if number == UP:  # the most frequent one needs no loop
+        return row + above
     n = len(row)
     row, above = (a.T.reshape(-1, channels, n).astype(np.int16) for a in (row, above))  # (W, C, M)
     left = corner = np.zeros((channels, n), np.int16)
-    for x in range(len(row)):
-        left = row[x] = (row[x] + predict(left, above[x], corner)) & 255
-        corner = above[x]
+    for x, up in enumerate(above):
+        left = row[x] = (row[x] + PREDICTIONS[number](left, up, corner)) & 255
+        corner = up
     return row.reshape(-1, n).T
 
 
-FILTERS = {1: _sub, 2: _up, 3: _average, 4: _paeth}
+def _paeth(left: np.ndarray, up: np.ndarray, corner: np.ndarray) -> np.ndarray:
+    import numpy as np
+
+    by_left, by_up = np.abs(up - corner), np.abs(left - corner)
+    by_corner = np.abs(left + up - 2 * corner)
+    nearest = np.where(by_up <= by_corner, up, corner)
+    return np.where((by_left <= by_up) & (by_left <= by_corner), left, nearest)
+
+
+UP = 2
+PREDICTIONS = {  # by the number of the filter, from the pixels left, above and above left
+    1: lambda left, up, corner: left,
+    3: lambda left, up, corner: (left + up) >> 1,
+    4: _paeth,
+}

@@ -1,14 +1,12 @@
-"""Loaders whose passes are fixed by (seed, epoch): order, and the random numbers of each item.
+"""Loaders that repeat: (seed, epoch) fix the order and the random numbers of each item.
 
-`ArrayLoader` serves what lies in memory, whole batches at a time; `SeededLoader` is torch's
-DataLoader for data sets that are read item by item. A pass of either draws nothing from the global
-random states, only the seed, where none was given, is drawn once from torch's: `torch.manual_seed`
-governs both.
+`ArrayLoader` serves arrays in memory, whole batches at a time; `SeededLoader` is torch's DataLoader
+for data sets that are read item by item. Neither draws from the global random states, except for
+the seed, where none was given: it is drawn once from torch's, so `torch.manual_seed` fixes both.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import math
 import random
@@ -16,13 +14,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, Subset
 
+from minilearn.base.seed import SEED_RANGE, preserved_random_states
 from minilearn.base.text import whole
 
-# What SeededLoader hands on to the loader that fetches for it.
+# Options that SeededLoader passes on to its inner loader.
 FETCHING = ("num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
 FETCHING += ("prefetch_factor", "persistent_workers", "in_order")
 
@@ -44,7 +44,29 @@ def shuffled(n: int, seed: int, epoch: int) -> Tensor:
     return torch.randperm(n, generator=generator)
 
 
-class ArrayLoader:
+class EpochLoader:
+    """A loader that counts its epochs.
+
+    Attributes:
+        epoch: the number of the next epoch; it advances by itself, and `set_epoch` sets it.
+    """
+
+    epoch: int
+
+    def __iter__(self) -> Iterator[Any]:
+        """Start the next epoch."""
+        return self.batches()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the number of the next epoch."""
+        self.epoch = epoch
+
+    def batches(self, start: int = 0) -> Iterator[Any]:
+        """Start the next epoch at batch number `start`."""
+        raise NotImplementedError
+
+
+class ArrayLoader(EpochLoader):
     """Serve batches from arrays in memory by indexing whole batches.
 
     Args:
@@ -53,13 +75,10 @@ class ArrayLoader:
         dataset: what `loader.dataset` shows; not read.
         shuffle: in a new order in each epoch, fixed by (seed, epoch).
         drop_last: leave out a last batch that is not full.
-        seed: None draws one at the first shuffled pass from torch's global generator.
-        transforms: by column name, what becomes of that column's part of a batch; it is given a
-            tensor of its own, never a view of the array.
+        seed: None draws one from torch's global generator in the first shuffled epoch.
+        transforms: by column name, a function of that column's part of a batch; it gets a tensor of
+            its own, never a view of the array.
         as_tuple: batches are tuples of columns, else dicts.
-
-    Attributes:
-        epoch: the number of the next pass; advances by itself, and `set_epoch` sets it.
     """
 
     def __init__(
@@ -84,20 +103,12 @@ class ArrayLoader:
         """Return the number of batches."""
         return (math.floor if self.drop_last else math.ceil)(self.n / self.batch_size)
 
-    def __iter__(self) -> Iterator[tuple | dict]:
-        """Start the next pass."""
-        return self.batches()
-
-    def set_epoch(self, epoch: int) -> None:
-        """Make the next pass that of this epoch."""
-        self.epoch = epoch
-
     def batches(self, start: int = 0, cut: Callable = iter) -> Iterator[tuple | dict]:
-        """Start the next pass at batch number `start`; those before it are not loaded.
+        """Start the next epoch at batch number `start`; those before it are not loaded.
 
         Args:
-            start: the first batch, counted behind `cut`.
-            cut: makes of the batches of rows, each a tensor (B,), those that are served.
+            start: the first batch, counted after `cut`.
+            cut: selects from an iterator over batches of rows, each a tensor (B,).
         """
         order = torch.arange(self.n)
         if self.shuffle:
@@ -131,33 +142,30 @@ class ShuffledSampler(Sampler[int]):
         return len(self.dataset)
 
     def __iter__(self) -> Iterator[int]:
-        """Start the order of the present epoch."""
+        """Start the order of the current epoch."""
         if self.seed is None:
             self.seed = draw_seed()
         return iter(shuffled(len(self), self.seed, self.epoch).tolist())
 
     def set_epoch(self, epoch: int) -> None:
-        """Make this the present epoch."""
+        """Set the current epoch."""
         self.epoch = epoch
 
 
-class SeededLoader(DataLoader):
+class SeededLoader(EpochLoader, DataLoader):
     """A DataLoader that fetches each item under random states fixed by (seed, epoch, index).
 
-    Random transforms then give the same for any number of workers, forked or spawned, and another
-    thing in each epoch. Data sets that fetch many items in one call (`__getitems__`, as those of
-    Hugging Face do) are fetched batch by batch under the states of the batch's first index, so that
-    transforms of whole batches see them. The random states of the calling process are left alone.
+    Random transforms then give the same results for any number of workers, forked or spawned, and
+    new ones in each epoch. Data sets that fetch many items in one call (`__getitems__`, as those of
+    Hugging Face) are fetched batch by batch under the states of the batch's first index, so that
+    transforms of whole batches work. The random states of the calling process do not change.
 
     Args:
         dataset: a map-style data set; it stays as `loader.dataset`.
         batch_size: items a batch.
         shuffle: in a new order in each epoch, fixed by (seed, epoch).
-        seed: None draws one at the first pass from torch's global generator.
+        seed: None draws one from torch's global generator in the first epoch.
         kwargs: all others of torch's DataLoader, also its samplers.
-
-    Attributes:
-        epoch: the number of the next pass; advances by itself, and `set_epoch` sets it.
     """
 
     def __init__(
@@ -176,20 +184,12 @@ class SeededLoader(DataLoader):
             kwargs["batch_size"] = batch_size
         super().__init__(dataset, **kwargs)
 
-    def __iter__(self) -> Iterator[Any]:
-        """Start the next pass."""
-        return self.batches()
-
-    def set_epoch(self, epoch: int) -> None:
-        """Make the next pass that of this epoch."""
-        self.epoch = epoch
-
     def batches(self, start: int = 0, cut: Callable = iter) -> Iterator[Any]:
-        """Start the next pass at batch number `start`; those before it are not loaded.
+        """Start the next epoch at batch number `start`; those before it are not loaded.
 
         Args:
-            start: the first batch, counted behind `cut`.
-            cut: makes of the sampler's batches of indices those that are served.
+            start: the first batch, counted after `cut`.
+            cut: selects from an iterator over the sampler's batches of indices.
         """
         if self.seed is None:
             self.seed = draw_seed()
@@ -205,7 +205,7 @@ class SeededLoader(DataLoader):
         return iter(fetcher)
 
     def _get_fetcher(self, seed: int) -> Any:
-        """Return the loader that does the work: it takes (epoch, indices) for an index."""
+        """Return the inner loader, whose data set takes (epoch, indices) as its index."""
         if self._fetcher is None or not self.persistent_workers:
             self._fetcher = DataLoader(
                 _SeededBatches(self.dataset, self.collate_fn, seed),
@@ -223,7 +223,7 @@ class SeededLoader(DataLoader):
 
 
 class _EpochBatches:
-    """Batches of a sampler from `start`, each with the epoch, which so reaches living workers."""
+    """Batches of a sampler from `start`, each with the epoch, so that living workers learn it."""
 
     def __init__(self, batches: Any) -> None:
         self.batches, self.epoch, self.start, self.cut = batches, 0, 0, iter
@@ -238,49 +238,35 @@ class _EpochBatches:
 
 
 class _SeededBatches(Dataset):
-    """What the workers hold: fetch and collate batches of a data set under seeded random states."""
+    """The data set in the workers: fetch and collate batches under seeded random states."""
 
     def __init__(self, dataset: Any, collate_fn: Callable, seed: int) -> None:
         self.dataset, self.collate_fn, self.seed = dataset, collate_fn, seed
 
     def __getitem__(self, key: tuple[int, list[int]]) -> Any:
         epoch, rows = key
-        with _random_states_kept():
-            _seed_all(derive_seed(self.seed, epoch, rows[0]))
+        with preserved_random_states(device=False):
+            seed_cpu(derive_seed(self.seed, epoch, rows[0]))
             if _fetches_batches(self.dataset):
                 return self.collate_fn(self.dataset.__getitems__(rows))
             return self.collate_fn([self._item(epoch, row) for row in rows])
 
     def _item(self, epoch: int, row: int) -> Any:
-        _seed_all(derive_seed(self.seed, epoch, row))
+        seed_cpu(derive_seed(self.seed, epoch, row))
         return self.dataset[row]
 
 
 def _fetches_batches(dataset: Any) -> bool:
-    if isinstance(dataset, Subset):  # has the method, but only hands on
+    if isinstance(dataset, Subset):  # it has the method whatever its data set has
         return _fetches_batches(dataset.dataset)
     return hasattr(dataset, "__getitems__")
 
 
-def _seed_all(seed: int) -> None:
-    import numpy as np
-
+def seed_cpu(seed: int) -> None:
+    """Seed Python, numpy and torch on the CPU."""
     random.seed(seed)
-    np.random.seed(seed % 2**32)
+    np.random.seed(seed % SEED_RANGE)
     torch.default_generator.manual_seed(seed)  # not torch.manual_seed, which also seeds the GPU
-
-
-@contextlib.contextmanager
-def _random_states_kept() -> Iterator[None]:
-    import numpy as np
-
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    try:
-        yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        torch.set_rng_state(states[2])
 
 
 def _unchanged(batch: Sequence) -> Sequence:

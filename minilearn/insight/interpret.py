@@ -20,7 +20,7 @@ from minilearn.data.pipeline import class_names
 
 from ..base.plotting import new_axes, show_images
 from ..callbacks.training import loss_by_sample
-from .show import own_colours, pictures
+from .show import images_of, own_colours
 
 if TYPE_CHECKING:
     import numpy as np
@@ -148,7 +148,7 @@ class Interpretation:
             ValueError: the inputs are no pictures.
         """
         worst = [t for t in self.top[:n] if t.predicted.dim() == 0]
-        images = [pictures(map_batch(lambda x: x[None], t.input))[0] for t in worst]
+        images = [images_of(map_batch(lambda x: x[None], t.input))[0] for t in worst]
         titles = [
             f"{self.classes[t.predicted]} / {self.classes[t.target]}\n{t.loss:.2f}" for t in worst
         ]

@@ -10,7 +10,7 @@ from minilearn.core.events import Order
 from minilearn.core.learner import Loop
 from minilearn.core.nested import inner, participants
 from minilearn.data.pipeline import class_names
-from minilearn.data.show import own_colours, pictures, show_titled
+from minilearn.data.show_batch import images_of, own_colours, show_titled
 
 from ..base.plotting import show_images
 from ..core.events import CancelFitException
@@ -37,7 +37,7 @@ def show_image_batch(self: Loop, max_n: int = 9, cbs: Any = None, **kwargs: Any)
     Raises:
         ValueError: the batch has no pictures.
     """
-    images = pictures(_training_batch(self, cbs))[:max_n]
+    images = images_of(_training_batch(self, cbs))[:max_n]
     return show_images(own_colours(images, self.dls), **kwargs)
 
 
@@ -66,7 +66,7 @@ def show_results(
         kwargs: go to `show_images`.
     """
     found = next(self.iter_preds(dl, with_inputs=True, decoded=True, cbs=cbs))
-    images, targs, decided = pictures(found[0])[:max_n], found[2], found[3]
+    images, targs, decided = images_of(found[0])[:max_n], found[2], found[3]
     names = class_names(self.dls)
     pairs = [
         tuple(names[i] if names else i for i in pair)

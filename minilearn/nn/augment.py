@@ -1,7 +1,7 @@
-"""Random changes of pictures, a whole batch at once on its device; no input is changed in place.
+"""Augment whole batches of images on their device.
 
-Places are drawn on the CPU, by torch's global generator unless another is given, so that every
-device gets the same. Pictures (B, C, H, W) may be floats or uint8.
+No input changes in place. Random numbers are drawn on the CPU, by torch's global generator unless
+another is given, so that all devices get the same. Images (B, C, H, W) may be floats or uint8.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from torch import Generator, Tensor, nn
 
 from minilearn.base.batch import to_device
 
-__all__ = ["RandCopy", "RandErase", "RandomCrop", "RandomFlip", "rand_copy", "rand_erase"]
-
 
 def rand_erase(
     x: Tensor,
@@ -26,13 +24,13 @@ def rand_erase(
     per_sample: bool = False,
     generator: Generator | None = None,
 ) -> Tensor:
-    """Fill random rectangles with noise of the mean, the deviation and the range of `x`.
+    """Fill random rectangles with noise that has the mean, std and range of `x`.
 
     Args:
-        x: pictures (B, C, H, W).
-        pct: height and width of a rectangle, as a share of the picture's.
-        max_num: the most rectangles; how many it are is drawn, and may be none.
-        per_sample: other rectangles in each picture, instead of the same in all.
+        x: images (B, C, H, W).
+        pct: height and width of a rectangle, as a fraction of the image's.
+        max_num: the most rectangles; their number is random and may be 0.
+        per_sample: draw new rectangles for each image, instead of the same for all.
         generator: of the random numbers, on the CPU.
     """
     values, where = x.float(), x.device if generator is None else generator.device
@@ -40,7 +38,7 @@ def rand_erase(
     noise = (noise * values.std() + values.mean()).clamp(values.min(), values.max())
     noise = (noise if x.is_floating_point() else noise.round()).to(x.dtype)
     erased = x
-    for top, left, drawn in _places(x, pct, max_num, per_sample, generator):
+    for top, left, drawn in _positions(x, pct, max_num, per_sample, generator):
         erased = torch.where(_rectangle(x, pct, top, left) & drawn, noise, erased)
     return erased
 
@@ -53,17 +51,17 @@ def rand_copy(
     per_sample: bool = False,
     generator: Generator | None = None,
 ) -> Tensor:
-    """Copy random rectangles of each picture to other places of it.
+    """Copy random rectangles of each image to other positions in it.
 
     Args:
-        x: pictures (B, C, H, W).
+        x: images (B, C, H, W).
         pct: as in `rand_erase`.
-        max_num: as there.
-        per_sample: as there.
-        generator: as there.
+        max_num: as in `rand_erase`.
+        per_sample: as in `rand_erase`.
+        generator: as in `rand_erase`.
     """
-    sources = _places(x, pct, max_num, per_sample, generator)
-    for top, left, drawn in _places(x, pct, max_num, per_sample, generator):
+    sources = _positions(x, pct, max_num, per_sample, generator)
+    for top, left, drawn in _positions(x, pct, max_num, per_sample, generator):
         from_top, from_left, _ = next(sources)
         rows = _pixels(x, -2, from_top - top).clamp(0, x.shape[-2] - 1)
         columns = _pixels(x, -1, from_left - left).clamp(0, x.shape[-1] - 1)
@@ -71,14 +69,14 @@ def rand_copy(
     return x
 
 
-def _places(
+def _positions(
     x: Tensor, pct: float, max_num: int, per_sample: bool, generator: Generator | None
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Draw `max_num` places: top and left, (n, 1), and whether it is used, (n, 1, 1, 1)."""
+    """Draw `max_num` positions: top and left, (n, 1), and whether they are used, (n, 1, 1, 1)."""
     if x.dim() != 4:
-        raise ValueError(f"a batch of pictures is (B, C, H, W), got {tuple(x.shape)}")
+        raise ValueError(f"a batch of images is (B, C, H, W), got {tuple(x.shape)}")
     n = len(x) if per_sample else 1
-    free = (1 - pct) * torch.tensor(x.shape[-2:]).view(2, 1, 1)  # for the first row and column
+    free = (1 - pct) * torch.tensor(x.shape[-2:]).view(2, 1, 1)  # range of the first row and column
     corners = (torch.rand(max_num, 2, n, 1, generator=generator) * free).long()
     number = torch.randint(max_num + 1, (n, 1, 1, 1), generator=generator)
     corners, number = to_device((corners, number), x.device)
@@ -86,7 +84,7 @@ def _places(
 
 
 def _pixels(x: Tensor, dim: int, shift: Tensor) -> Tensor:
-    """Return the numbers of the pixels along `dim`, moved by `shift`: (n, 1) -> (n, size)."""
+    """Return the pixel indices along `dim`, moved by `shift`: (n, 1) -> (n, size)."""
     return torch.arange(x.shape[dim], device=x.device) + shift
 
 
@@ -98,7 +96,7 @@ def _rectangle(x: Tensor, pct: float, top: Tensor, left: Tensor) -> Tensor:
 
 
 def _pick(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Take of each picture its own rows, (n, h), and columns, (n, w): (B, C, h, w)."""
+    """Return for each image its own rows, (n, h), and columns, (n, w): (B, C, h, w)."""
     b, c, _, width = x.shape
     x = x.gather(-2, rows[:, None, :, None].expand(b, c, -1, width))
     return x.gather(-1, columns[:, None, None, :].expand(b, c, rows.shape[1], -1))
@@ -108,9 +106,9 @@ class RandErase(nn.Module):
     """Fill random rectangles with noise: `rand_erase` as a module.
 
     Args:
-        pct: as in `rand_erase`, and so are the others.
-        max_num: see there.
-        settings: see there.
+        pct: as in `rand_erase`.
+        max_num: as in `rand_erase`.
+        settings: the others of `rand_erase`.
     """
 
     def __init__(self, pct: float = 0.2, max_num: int = 4, **settings: Any) -> None:
@@ -118,23 +116,23 @@ class RandErase(nn.Module):
         self.pct, self.max_num, self.settings = pct, max_num, settings
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return changed pictures."""
+        """Return the augmented images."""
         return rand_erase(x, self.pct, self.max_num, **self.settings)
 
 
 class RandCopy(RandErase):
-    """Copy random rectangles of each picture to other places of it: `rand_copy` as a module."""
+    """Copy random rectangles of each image to other positions in it: `rand_copy` as a module."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return changed pictures."""
+        """Return the augmented images."""
         return rand_copy(x, self.pct, self.max_num, **self.settings)
 
 
 class RandomFlip(nn.Module):
-    """Mirror each picture or not, as chance has it.
+    """Mirror each image with probability `p`.
 
     Args:
-        p: how probable it is.
+        p: the probability.
         dim: -1 to swap left and right, -2 for up and down.
         generator: of the random numbers, on the CPU.
     """
@@ -144,13 +142,13 @@ class RandomFlip(nn.Module):
         self.p, self.dim, self.generator = p, dim, generator
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return pictures of the same shape, (B, ..., H, W)."""
+        """Return images of the same shape, (B, ..., H, W)."""
         chance = torch.rand(len(x), *[1] * (x.dim() - 1), generator=self.generator)
         return torch.where(to_device(chance, x.device) < self.p, x.flip(self.dim), x)
 
 
 class RandomCrop(nn.Module):
-    """Move each picture at random: pad all sides, then cut out a part of the old size.
+    """Shift each image at random: pad all sides, then crop to the old size.
 
     Args:
         padding: pixels on each side.
@@ -165,7 +163,7 @@ class RandomCrop(nn.Module):
         self.padding, self.fill, self.generator = padding, fill, generator
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return pictures of the same shape, (B, C, H, W)."""
+        """Return images of the same shape, (B, C, H, W)."""
         shift = torch.randint(2 * self.padding + 1, (2, len(x), 1), generator=self.generator)
         shift = to_device(shift, x.device)
         padded = F.pad(x, [self.padding] * 4, value=self.fill)

@@ -1,4 +1,4 @@
-"""Initialise weights: Kaiming for each layer, or LSUV, which measures real activations.
+"""Initialise weights: Kaiming for each layer, or LSUV, which measures activations.
 
 For Xavier and the rest use `torch.nn.init`.
 """
@@ -16,18 +16,16 @@ from torch.nn.utils import parametrize
 
 from minilearn.base.seed import preserved_random_states
 
-__all__ = ["init_weights", "lsuv", "lsuv_init"]
-
 LAYERS = (nn.modules.conv._ConvNd, nn.Linear)
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
-SOFTMAXES = (nn.Softmax, nn.LogSoftmax, nn.Softmax2d, nn.Softmin)  # of a mean that nobody can set
+SOFTMAXES = (nn.Softmax, nn.LogSoftmax, nn.Softmax2d, nn.Softmin)  # their mean is fixed
 
 
 @torch.no_grad()
 def init_weights(m: nn.Module, leaky: float = 0.0) -> None:
     """Fill the weight of `m` by Kaiming's normal rule, if it is a convolution.
 
-    The standard deviation is sqrt(2 / (1 + leaky**2) / fan_in), so that activations keep their
+    The standard std is sqrt(2 / (1 + leaky**2) / fan_in), so that activations keep their
     size through layers of (leaky) ReLUs. Biases and other modules stay as they are. For a whole
     model: `model.apply(init_weights)` or `model.apply(partial(init_weights, leaky=0.1))`.
 
@@ -50,20 +48,20 @@ def lsuv_init(
     tol: float = 1e-3,
     max_steps: int = 100,
 ) -> None:
-    """Rescale `m_in` until the output of `m` has mean 0 and standard deviation 1.
+    """Rescale `m_in` until the output of `m` has mean 0 and standard std 1.
 
     Args:
-        model: run on `xb` in its present mode without gradients; only `m_in` changes, in place.
-            Running statistics and the global random states are as before.
+        model: run on `xb` in its current mode without gradients; only `m_in` changes, in place.
+            Running statistics and the global random states do not.
         m: the module whose output is measured, usually the activation after `m_in`.
-        m_in: a layer with a weight and a bias. Without a bias only the deviation is set.
+        m_in: a layer with a weight and a bias. Without a bias only the std is set.
         xb: one batch, shape (B, C, H, W), on the model's device.
-        tol: largest distance of mean and standard deviation from 0 and 1.
+        tol: largest distance of mean and standard std from 0 and 1.
         max_steps: largest number of corrections, each of which runs the model once.
 
     Raises:
         ValueError: the output is constant (nothing to scale), or not finite; `max_steps` did not
-            suffice; `m` does not run. `m_in` is then as it was.
+            suffice; `m` does not run. `m_in` is then unchanged.
         TypeError: `m_in` has no weight.
 
     Source: Mishkin & Matas 2015, "All you need is a good init" (arXiv:1511.06422).
@@ -75,20 +73,20 @@ def lsuv(model: nn.Module, xb: Tensor, *, tol: float = 1e-3, max_steps: int = 10
     """Apply `lsuv_init` to each convolution and linear layer of `model`, in order of execution.
 
     Each layer is measured after the activation that takes its output, or at its own output where
-    no activation module does. A layer that feeds a norm layer is left alone: that one sets mean and
-    deviation itself.
+    no activation module does. A layer before a norm layer stays as it is: the norm sets mean and
+    std itself.
 
     Args:
-        model: run on `xb` in its present mode, see `lsuv_init`.
+        model: run on `xb` in its current mode, see `lsuv_init`.
         xb: one batch, shape (B, C, H, W), on the model's device.
-        tol: as in `lsuv_init`, for each layer when its turn comes.
+        tol: as in `lsuv_init`, for each layer.
         max_steps: as in `lsuv_init`, for each layer.
 
     Returns:
         The names of the layers that were rescaled.
 
     Raises:
-        ValueError: as in `lsuv_init`, naming the layer; all layers are then as they were.
+        ValueError: as in `lsuv_init`, naming the layer; all layers are then unchanged.
     """
     pairs = _pairs(model, xb)
     with _all_or_nothing([pair.layer for pair in pairs]):
@@ -107,7 +105,7 @@ class _Pair(NamedTuple):
 
 
 def _standardise(model: nn.Module, pair: _Pair, xb: Tensor, tol: float, max_steps: int) -> None:
-    layer = pair.layer
+    layer: Any = pair.layer
     centred = getattr(layer, "bias", None) is not None
     with _all_or_nothing([layer]):
         # Inside, as reading a weight under spectral norm changes its buffers.
@@ -117,25 +115,21 @@ def _standardise(model: nn.Module, pair: _Pair, xb: Tensor, tol: float, max_step
             mean, std = _measure(model, pair, xb)
             if abs(std - 1) <= tol and (abs(mean) <= tol or not centred):
                 return
-            _correct(layer, mean, std, centred)
-        raise _failure(pair, f"does not settle in {max_steps} steps", mean, std)
-
-
-@torch.no_grad()
-def _correct(layer: Any, mean: float, std: float, centred: bool) -> None:
-    # The bias is scaled along with the weight: without an activation one step is then exact.
-    if centred:
-        _assign(layer, "bias", (layer.bias - mean) / std)
-    _assign(layer, "weight", layer.weight / std)
+            # The bias is scaled with the weight: without an activation one step is then exact.
+            with torch.no_grad():
+                if centred:
+                    _assign(layer, "bias", (layer.bias - mean) / std)
+                _assign(layer, "weight", layer.weight / std)
+        raise _failure(pair, f"does not converge in {max_steps} steps", mean, std)
 
 
 def _measure(model: nn.Module, pair: _Pair, xb: Tensor) -> tuple[float, float]:
-    """Return mean and standard deviation of what `pair.measured` puts out."""
+    """Return mean and standard std of the output of `pair.measured`."""
     moments: list[tuple[Tensor, Tensor]] = []
 
     def record(m: nn.Module, inp: tuple, out: Tensor) -> None:
         acts = out.float()
-        moments.append((acts.mean(), acts.std()))  # at once: what follows may work in place
+        moments.append((acts.mean(), acts.std()))  # now: later modules may work in place
 
     with pair.measured.register_forward_hook(record):
         _run(model, xb)
@@ -152,7 +146,7 @@ def _measure(model: nn.Module, pair: _Pair, xb: Tensor) -> tuple[float, float]:
 
 def _failure(pair: _Pair, what: str, mean: float, std: float) -> ValueError:
     return ValueError(
-        f"LSUV of {pair.name}: the output of {pair.measured} {what} (mean {mean:.4g}, deviation "
+        f"LSUV of {pair.name}: the output of {pair.measured} {what} (mean {mean:.4g}, std "
         f"{std:.4g}). An activation without negative values, such as ReLU, cannot have mean 0: "
         f"take act_gr. A norm layer between the two, or spectral norm, undoes the scaling. A layer "
         f"before it may be dead or exploding: start with init_weights."
@@ -161,9 +155,9 @@ def _failure(pair: _Pair, what: str, mean: float, std: float) -> ValueError:
 
 @torch.no_grad()
 def _run(model: nn.Module, xb: Tensor) -> None:
-    """Run the model and leave its buffers and the global random states as they were."""
-    # The same random state at each run also gives the same dropout masks, or no end would be in
-    # sight for a model in train mode.
+    """Run the model without changing its buffers or the global random states."""
+    # Equal random states also give equal dropout masks in each run, without which a model in train
+    # mode would not converge.
     buffers = {name: b.clone() for name, b in model.named_buffers()}
     try:
         with preserved_random_states():
@@ -176,7 +170,7 @@ def _run(model: nn.Module, xb: Tensor) -> None:
 
 @contextmanager
 def _all_or_nothing(layers: list[nn.Module]) -> Iterator[None]:
-    """Put all parameters and buffers of `layers` back if the body fails."""
+    """Restore all parameters and buffers of `layers` if the body fails."""
     state = [t for layer in layers for t in (*layer.parameters(), *layer.buffers())]
     before = [t.detach().clone() for t in state]
     try:
@@ -237,7 +231,7 @@ def _pairs(model: nn.Module, xb: Tensor) -> list[_Pair]:
 
 
 def _taker(calls: list[_Call], i: int) -> _Call | None:
-    """Follow the output of call `i` through pooling and the like to what makes use of it."""
+    """Return the layer, norm or activation that takes the output of call `i`, past pooling."""
     x = calls[i].out
     for call in calls[i + 1 :]:
         if call.x is x:
@@ -252,4 +246,4 @@ def _is_activation(call: _Call) -> bool:
     if home.startswith("torch.nn."):
         return home == "torch.nn.modules.activation" and not isinstance(m, SOFTMAXES)
     same_shape = getattr(call.x, "shape", None) == getattr(call.out, "shape", 0)
-    return same_shape and not any(True for _ in m.parameters())
+    return same_shape and not list(m.parameters())

@@ -13,8 +13,6 @@ from minilearn.base.batch import default_device
 from minilearn.nn.layers import GlobalAvgPool, Maker, ResBlock, act_gr, conv
 from minilearn.nn.registry import register_model
 
-__all__ = ["cnn", "get_model", "resnet"]
-
 
 @register_model
 def get_model(

@@ -1,4 +1,4 @@
-"""Models by name, made from plain arguments: `create_model`, `register_model`."""
+"""Models by name and plain arguments: `create_model`, `register_model`."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from .timm_models import TIMM
 F = TypeVar("F", bound=Callable[..., nn.Module])
 
 MODELS: dict[str, Callable[..., nn.Module]] = {}
-NAMED = ("torch.nn", "minilearn.nn")  # whose names may stand for makers of layers in arguments
+NAMED = ("torch.nn", "minilearn.nn")  # modules whose layers arguments may name
 PLAIN = (str, int, float, bool, type(None))
 
 
 def register_model(make: F) -> F:
     """Register a function that makes a model, under its name.
 
-    Its models remember how they were made, so that `learn.export` can write it down and
-    `load_learner` make them again, in any process that has the function registered.
+    Its models remember their arguments, so that `learn.export` can store them and `load_learner`
+    can make the model again, in any process that has the function registered.
 
     >>> @register_model
     ... def two_layers(n_in: int, hidden: int, n_out: int) -> nn.Module: ...
 
     Args:
-        make: a function without `*args`; arguments that JSON can hold, and layers of torch.nn or
-            minilearn such as `nn.BatchNorm2d`, are written down.
+        make: a function without `*args`; its arguments are stored if JSON can hold them or they are
+            layers of torch.nn or minilearn, such as `nn.BatchNorm2d`.
 
     Raises:
         TypeError: this is no function.
@@ -74,7 +74,7 @@ def create_model(name: str, **arguments: Any) -> nn.Module:
 
     Raises:
         ValueError: there is no such name (near ones are suggested), it does not take these
-            arguments, or pretrained weights cannot be had.
+            arguments, or pretrained weights cannot be loaded.
         ImportError: the package that is named is not installed.
     """
     arguments = {key: from_plain(value) for key, value in arguments.items()}
@@ -84,10 +84,10 @@ def create_model(name: str, **arguments: Any) -> nn.Module:
 
 
 def remake_model(name: str, arguments: Mapping[str, Any]) -> nn.Module:
-    """Make a model again as a file says, which may name no code but registered functions and timm.
+    """Make a model that a file describes, which may only name registered functions and timm.
 
     Raises:
-        ValueError: the name is not registered here, or timm's model would be read from elsewhere.
+        ValueError: the name is not registered here, or timm would read other files.
     """
     if name not in MODELS and not name.startswith(TIMM):
         raise ValueError(_no_model(name))
@@ -97,7 +97,7 @@ def remake_model(name: str, arguments: Mapping[str, Any]) -> nn.Module:
 
 
 def model_maker(name: str) -> Callable[..., Any]:
-    """Return the function that makes the models of a name; of timm's, their own class or function.
+    """Return the function that makes the models of a name; for timm's, timm's own.
 
     Raises:
         ValueError: there is no such name; near ones are suggested.
@@ -129,7 +129,7 @@ def list_models(pattern: str = "*") -> list[str]:
 
 
 def named_object(spec: str) -> Any:
-    """Return what "package.module:name" names; modules of the working folder are found, too.
+    """Return what "package.module:name" names; modules in the working folder, too.
 
     Raises:
         ValueError: the module does not have the name; near ones are suggested.
@@ -144,7 +144,7 @@ def named_object(spec: str) -> Any:
         found = import_module(module)
     except ModuleNotFoundError as e:
         if e.name is None or not f"{module}.".startswith(f"{e.name}."):
-            raise  # it is there, and itself misses something
+            raise  # the module exists, and one of its own imports fails
         raise ImportError(f"{spec!r} names no module: {e}. Write package.module:name") from e
     for part in name.split("."):
         if not hasattr(found, part):
@@ -167,7 +167,7 @@ def built_by(model: Any) -> tuple[str, dict[str, Any]] | None:
     """Return the registered name and the arguments, as JSON holds them, that made `model`.
 
     Raises:
-        ValueError: an argument cannot be written down; names it.
+        ValueError: JSON cannot hold an argument; names it.
     """
     if (known := getattr(model, "_built_by", None)) is None:
         return None
@@ -189,7 +189,7 @@ def _to_plain(value: Any, where: str) -> Any:
 
 
 def from_plain(value: Any) -> Any:
-    """Return an argument as the function is given it: the layer for {"torch.nn": "ReLU"}.
+    """Return an argument with layers in the place of their names: {"torch.nn": "ReLU"}.
 
     Raises:
         ValueError: a mapping does not name a layer.

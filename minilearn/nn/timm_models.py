@@ -1,4 +1,4 @@
-"""Models of timm, where that is installed: made by name, so that they can be made again.
+"""Models of timm by name, where it is installed.
 
 Importing this module does not import timm; its functions do.
 """
@@ -14,14 +14,10 @@ from torch import nn
 
 from minilearn.base.text import did_you_mean
 
-TIMM = "timm/"  # how names of its models begin
-ELSEWHERE = (
-    "pretrained",
-    "pretrained_cfg",
-    "pretrained_cfg_overlay",
-    "checkpoint_path",
-    "cache_dir",
-)
+TIMM = "timm/"  # prefix of its models' names
+# Arguments that read files from elsewhere.
+EXTERNAL = ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path")
+EXTERNAL += ("cache_dir",)
 
 
 @cache
@@ -46,7 +42,7 @@ def create(name: str, arguments: dict[str, Any]) -> nn.Module:
     entry(name)
     try:
         model = timm_module().create_model(name, **arguments)
-    except TypeError as e:  # its constructors take what comes
+    except TypeError as e:  # its constructors accept any keyword
         raise ValueError(f"timm/{name} cannot be made with {arguments}: {e}") from e
     except Exception as e:  # each way of downloading has its own errors
         if not arguments.get("pretrained"):
@@ -55,24 +51,24 @@ def create(name: str, arguments: dict[str, Any]) -> nn.Module:
             f"the pretrained weights of timm/{name} cannot be had: {_last_line(e)}. Go online once "
             "(they are kept), or leave out pretrained"
         ) from e
-    kept = {k: v for k, v in arguments.items() if k not in ELSEWHERE}
+    kept = {k: v for k, v in arguments.items() if k not in EXTERNAL}
     model._built_by = (f"{TIMM}{name}", kept)
     return model
 
 
 def check_remade(name: str, arguments: Mapping[str, Any]) -> None:
-    """Raise where a file asks timm to read something from elsewhere.
+    """Check a model that a file describes.
 
     Raises:
-        ValueError: it does.
+        ValueError: timm would read other files for it.
     """
-    asked = sorted(set(ELSEWHERE) & set(arguments)) or ([name] if ":" in name else [])
+    asked = sorted(set(EXTERNAL) & set(arguments)) or ([name] if ":" in name else [])
     if asked:
-        raise ValueError(f"the card of {name} asks for {asked[0]}, which is not a part of it")
+        raise ValueError(f"the metadata of {name} asks for {asked[0]}, which is no part of it")
 
 
 def normalisation(name: str, channels: int) -> dict[str, list[float]]:
-    """Return the mean and deviation, per channel, that a model of timm was trained with."""
+    """Return the mean and std of each channel that a model of timm was trained with."""
     entry(name)
     cfg = timm_module().get_pretrained_cfg(name)
     if cfg is None:  # a model without weights for it has none

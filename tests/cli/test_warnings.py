@@ -5,7 +5,7 @@ import sys
 import warnings
 
 import pytest
-from picture_files import sample
+from image_files import sample
 
 from minilearn.cli import parser
 

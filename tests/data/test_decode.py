@@ -1,4 +1,4 @@
-"""Pictures of any mode as the right numbers (C094), against pixels written down by hand."""
+"""ImageDataset of any mode as the right numbers (C094), against pixels written down by hand."""
 
 import io
 
@@ -14,7 +14,7 @@ RED, GREEN, WHITE = (255, 0, 0), (0, 255, 0), (255, 255, 255)
 
 
 def palette() -> Image.Image:
-    """A picture (1, 2) of palette indices 1 and 0: red, then green."""
+    """An image (1, 2) of palette indices 1 and 0: red, then green."""
     image = Image.new("P", (2, 1))
     image.putpalette([*GREEN, *RED])
     image.putdata([1, 0])
@@ -40,7 +40,7 @@ def palette_transparent() -> Image.Image:
     return image
 
 
-# mode -> picture, RGB of its two pixels
+# mode -> image, RGB of its two pixels
 MIXED = {
     "1": (one_pixel("1", 255, 0), WHITE, (0, 0, 0)),
     "L": (one_pixel("L", 7, 200), (7, 7, 7), (200, 200, 200)),
@@ -64,7 +64,7 @@ def check_mixed(read):
 
 
 @pytest.mark.case("C094")
-def test_pictures_of_every_mode_are_read_as_their_colours_and_stack():
+def test_images_of_every_mode_are_read_as_their_colours_and_stack():
     assert {image.mode for image, *_ in MIXED.values()} == {m.split()[0] for m in MIXED}
     check_mixed(read_image)
 
@@ -78,7 +78,7 @@ def test_pictures_of_every_mode_are_read_as_their_colours_and_stack():
         lambda image: to_tensor(image.convert("RGB")),  # what lies under transparent pixels
     ],
 )
-def test_that_check_sees_pictures_read_without_care(wrong):
+def test_that_check_sees_images_read_without_care(wrong):
     with pytest.raises((AssertionError, RuntimeError, TypeError, ValueError)):
         check_mixed(wrong)
 
@@ -97,7 +97,7 @@ def test_transparent_pixels_are_laid_on_the_background_asked_for():
     assert read_image(image, channels=4)[:, 0, 0].tolist() == [*RED, 0]
 
 
-def test_a_picture_is_turned_as_its_camera_says(tmp_path):
+def test_a_image_is_turned_as_its_camera_says(tmp_path):
     image = one_pixel("RGB", RED, GREEN)
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned by a quarter, clockwise
@@ -114,12 +114,12 @@ def test_paths_bytes_files_and_images_are_read_alike(tmp_path):
     assert all(torch.equal(read_image(s), read_image(palette())) for s in sources)
 
 
-def test_what_has_no_range_or_is_no_picture_is_an_error(tmp_path):
+def test_what_has_no_range_or_is_no_image_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="mode F.*as a tensor"):
         read_image(Image.new("F", (2, 2)))
     with pytest.raises(ValueError, match="1 to 4 channels.*got 5"):
         read_image(palette(), channels=5)
-    (tmp_path / "a.png").write_text("no picture")
+    (tmp_path / "a.png").write_text("no image")
     with pytest.raises(OSError, match="cannot identify"):
         read_image(tmp_path / "a.png")
 
@@ -168,7 +168,7 @@ def test_pixels_as_tensor_and_array_are_prepared_and_floats_are_taken_as_ready()
     assert Pipeline()("some text") == "some text"
 
 
-def test_a_picture_without_a_way_to_prepare_it_is_an_error_that_names_the_setting():
+def test_a_image_without_a_way_to_prepare_it_is_an_error_that_names_the_setting():
     with pytest.raises(ValueError, match=r"set dls\.pipeline = Pipeline"):
         Pipeline(classes=["a", "b"])(palette())
 

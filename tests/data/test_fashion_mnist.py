@@ -10,10 +10,10 @@ from minilearn.data import fashion_mnist
 from minilearn.data import fashion_mnist as _function
 from minilearn.data.columns import load_columns
 
-room = sys.modules[_function.__module__]
+module = sys.modules[_function.__module__]
 PER_CLASS = {"train": 1000, "test": 200}
 original = pytest.mark.skipif(
-    not room.DEBIAN.is_dir(), reason="the package dataset-fashion-mnist is not installed"
+    not module.DEBIAN.is_dir(), reason="the package dataset-fashion-mnist is not installed"
 )
 
 
@@ -27,7 +27,7 @@ def test_splits_have_equal_numbers_of_every_class(sample):
         assert np.bincount(sample[split]["label"], minlength=10).tolist() == [per_class] * 10
 
 
-def test_features_are_a_picture_and_the_class_names_of_the_course(sample):
+def test_features_are_a_image_and_the_class_names_of_the_course(sample):
     features = sample["train"].features
     assert list(features) == ["image", "label"]
     assert type(features["image"]).__name__ == "Image"
@@ -37,15 +37,15 @@ def test_features_are_a_picture_and_the_class_names_of_the_course(sample):
 
 
 def test_sample_takes_at_most_7_megabytes_and_has_its_licence_beside_it():
-    files = list(room.SAMPLE.iterdir())
+    files = list(module.SAMPLE.iterdir())
     assert sum(f.stat().st_size for f in files) <= 7 * 2**20
-    assert "Zalando" in (room.SAMPLE / "LICENSE.txt").read_text()
+    assert "Zalando" in (module.SAMPLE / "LICENSE.txt").read_text()
 
 
 @original
-def test_sample_is_the_first_pictures_of_each_class_in_the_original_files(sample):
+def test_sample_is_the_first_images_of_each_class_in_the_original_files(sample):
     for split, per_class in PER_CLASS.items():
-        images, labels = room.read_original(split)
+        images, labels = module.read_original(split)
         seen, rows = dict.fromkeys(range(10), 0), []
         for row, label in enumerate(labels.tolist()):
             seen[label] += 1
@@ -60,12 +60,12 @@ def test_sample_is_the_first_pictures_of_each_class_in_the_original_files(sample
 def test_full_data_equal_the_original_files():
     full = fashion_mnist(full=True)
     assert {split: len(ds) for split, ds in full.items()} == {"train": 60_000, "test": 10_000}
-    images, labels = room.read_original("test")
+    images, labels = module.read_original("test")
     columns = load_columns(full["test"])
     assert np.array_equal(columns["image"][:, 0].numpy(), images)
     assert np.array_equal(columns["label"].numpy(), labels)
     assert np.array_equal(
-        np.array(full["train"][59_999]["image"]), room.read_original("train")[0][-1]
+        np.array(full["train"][59_999]["image"]), module.read_original("train")[0][-1]
     )
 
 
@@ -73,14 +73,14 @@ def test_full_data_that_are_nowhere_name_both_ways_to_get_them(monkeypatch, tmp_
     def offline(name):
         raise ConnectionError(name)
 
-    monkeypatch.setattr(room, "DEBIAN", tmp_path / "missing")
+    monkeypatch.setattr(module, "DEBIAN", tmp_path / "missing")
     monkeypatch.setattr("datasets.load_dataset", offline)
     with pytest.raises(FileNotFoundError, match="(?s)dataset-fashion-mnist.*load_dataset"):
         fashion_mnist(full=True)
 
 
 def test_full_data_come_from_the_hub_without_the_package(monkeypatch, tmp_path):
-    monkeypatch.setattr(room, "DEBIAN", tmp_path / "missing")
+    monkeypatch.setattr(module, "DEBIAN", tmp_path / "missing")
     monkeypatch.setattr("datasets.load_dataset", lambda name: f"from the hub: {name}")
     assert fashion_mnist(full=True) == "from the hub: fashion_mnist"
 
@@ -91,7 +91,7 @@ def test_file_of_another_kind_is_refused(tmp_path):
     path = tmp_path / "x.gz"
     path.write_bytes(gzip.compress(b"\x00\x00\x0d\x01rest"))
     with pytest.raises(ValueError, match="no IDX file"):
-        room._read_idx(path)
+        module._read_idx(path)
 
 
 def test_sample_needs_neither_network_nor_a_place_to_write(tmp_path):

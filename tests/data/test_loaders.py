@@ -16,7 +16,7 @@ from minilearn.data import Dataset as ArrayDataset
 X, Y = torch.arange(20.0).reshape(10, 2), torch.arange(10)
 
 
-def pictures(n, mode="L"):
+def images(n, mode="L"):
     rng = np.random.default_rng(n)
     features = Features({"image": Image(), "label": ClassLabel(names=["a", "b"])})
     images = [
@@ -264,18 +264,18 @@ def test_missing_splits_are_named_with_what_there_is(dd, splits, message):
 
 
 def test_splits_that_differ_are_errors():
-    plain = pictures(4)
+    plain = images(4)
     formatted = plain.with_transform(lambda b: b)
     with pytest.raises(ValueError, match=r"only \['train'\] have a format"):
         DataLoaders.from_dd({"train": formatted, "test": plain}, 2)
     with pytest.raises(ValueError, match="differ in columns"):
         DataLoaders.from_dd({"train": plain, "test": plain.remove_columns("label")}, 2)
     with pytest.raises(ValueError, match="other channels"):
-        DataLoaders.from_dd({"train": plain, "test": pictures(4, "RGB")}, 2)
+        DataLoaders.from_dd({"train": plain, "test": images(4, "RGB")}, 2)
 
 
-def test_plain_pictures_are_normalised_by_the_training_split():
-    dd = DatasetDict(train=pictures(9), test=pictures(5))
+def test_plain_images_are_normalised_by_the_training_split():
+    dd = DatasetDict(train=images(9), test=images(5))
     dls = DataLoaders.from_dd(dd, 4, seed=1)
     pixels = raw(dd["train"]).float() / 255
     torch.testing.assert_close(dls.mean, pixels.mean()[None])
@@ -289,7 +289,7 @@ def test_plain_pictures_are_normalised_by_the_training_split():
 
 
 def test_normalisation_can_be_given_or_left_out():
-    dd = DatasetDict(train=pictures(4), test=pictures(4))
+    dd = DatasetDict(train=images(4), test=images(4))
     zero_to_one = raw(dd["test"]).float() / 255
     plain = DataLoaders.from_dd(dd, 4, normalize=False)
     assert torch.equal(next(iter(plain.valid))[0], zero_to_one)
@@ -302,7 +302,7 @@ def test_normalisation_can_be_given_or_left_out():
     "transform", [None, lambda b: {k: v for k, v in b.items() if k == "label"}]
 )
 def test_as_tuple_false_gives_dicts(transform):
-    ds = pictures(4)
+    ds = images(4)
     dd = DatasetDict(train=ds, test=ds)
     dls = DataLoaders.from_dd(dd.with_transform(transform) if transform else dd, 4, as_tuple=False)
     batch = next(iter(dls.valid))
@@ -311,7 +311,7 @@ def test_as_tuple_false_gives_dicts(transform):
 
 
 def test_keys_choose_columns_and_their_order():
-    dd = DatasetDict(train=pictures(4), test=pictures(4))
+    dd = DatasetDict(train=images(4), test=images(4))
     y, x = next(iter(DataLoaders.from_dd(dd, 4, keys=["label", "image"]).valid))
     assert (y.shape, x.shape) == ((4,), (4, 1, 4, 4))
     (y,) = next(iter(DataLoaders.from_dd(dd, 4, keys=["label"]).train))

@@ -14,7 +14,7 @@ from minilearn.data.png import decode_pngs, encode_pngs
 SHAPES = {"L": (9, 7), "LA": (9, 7, 2), "RGB": (9, 7, 3), "RGBA": (9, 7, 4)}
 
 
-def pictures(mode: str, n: int = 6) -> list[np.ndarray]:
+def images(mode: str, n: int = 6) -> list[np.ndarray]:
     """Noise and smooth slopes: PIL then chooses different filters for them."""
     rng = np.random.default_rng(0)
     slope = np.linspace(0, 200, np.prod(SHAPES[mode])).reshape(SHAPES[mode])
@@ -59,7 +59,7 @@ def refilter(pixels: np.ndarray, kinds: list[int]) -> bytes:
 
 @pytest.mark.parametrize("mode", SHAPES)
 def test_decoded_files_of_pil_equal_pils_own_decoding(mode):
-    files = [as_file(p) for p in pictures(mode)]
+    files = [as_file(p) for p in images(mode)]
     decoded, (height, width) = decode_pngs(files), SHAPES[mode][:2]
     assert torch.equal(decoded, by_pil(files))
     # one channel has many equal strides, and convolutions choose their path by them
@@ -69,23 +69,23 @@ def test_decoded_files_of_pil_equal_pils_own_decoding(mode):
 @pytest.mark.parametrize("mode", SHAPES)
 @pytest.mark.parametrize("kinds", [[0], [1], [2], [3], [4], [4, 3, 2, 1, 0], [0, 4, 1, 3]])
 def test_every_filter_is_undone_as_pil_does(mode, kinds):
-    files = [refilter(p, kinds) for p in pictures(mode, n=2)]
-    files.append(refilter(pictures(mode)[3], kinds[::-1]))  # filters differ between pictures
+    files = [refilter(p, kinds) for p in images(mode, n=2)]
+    files.append(refilter(images(mode)[3], kinds[::-1]))  # filters differ between images
     expected = by_pil(files)
-    assert torch.equal(expected[0], by_pil([as_file(pictures(mode)[0])])[0])
+    assert torch.equal(expected[0], by_pil([as_file(images(mode)[0])])[0])
     assert torch.equal(decode_pngs(files), expected)
 
 
-def test_groups_join_to_the_same_pictures(monkeypatch):
-    files = [as_file(p) for p in pictures("RGB")]
+def test_groups_join_to_the_same_images(monkeypatch):
+    files = [as_file(p) for p in images("RGB")]
     whole = decode_pngs(files)
     monkeypatch.setattr(png, "GROUP", 3)
     assert torch.equal(decode_pngs(files), whole)
 
 
 @pytest.mark.parametrize("level", [0, 1, 9])
-def test_encoded_pictures_are_read_back_by_pil(level):
-    grey = np.stack(pictures("L"))
+def test_encoded_images_are_read_back_by_pil(level):
+    grey = np.stack(images("L"))
     files = list(encode_pngs(grey, level))
     assert np.array_equal(by_pil(files)[:, 0].numpy(), grey)
 
@@ -93,25 +93,25 @@ def test_encoded_pictures_are_read_back_by_pil(level):
 def text_chunk() -> bytes:
     info = PngImagePlugin.PngInfo()
     info.add_text("XML:com.adobe.xmp", '<x tiff:Orientation="6"/>')
-    return as_file(pictures("L")[0], pnginfo=info)
+    return as_file(images("L")[0], pnginfo=info)
 
 
 @pytest.mark.parametrize(
     "file",
     {
-        "jpeg": as_file(pictures("RGB")[0], "JPEG"),
+        "jpeg": as_file(images("RGB")[0], "JPEG"),
         "16 bits": as_file(np.zeros((9, 7), np.uint16)),
         "text, which may hold an orientation": text_chunk(),
-        "exif": as_file(pictures("L")[0], exif=b"Exif\x00\x00MM\x00*"),
-        "cut": as_file(pictures("L")[0])[:60],
+        "exif": as_file(images("L")[0], exif=b"Exif\x00\x00MM\x00*"),
+        "cut": as_file(images("L")[0])[:60],
         "another size": as_file(np.zeros((5, 5), np.uint8)),
-        "damaged": as_file(pictures("L")[0]).replace(b"IDAT", b"IDAT\x00"),
+        "corrupt": as_file(images("L")[0]).replace(b"IDAT", b"IDAT\x00"),
         "empty": b"",
     }.items(),
     ids=lambda item: item[0],
 )
 def test_all_that_is_not_plain_is_left_to_pil(file):
-    plain = as_file(pictures("L")[1])
+    plain = as_file(images("L")[1])
     assert decode_pngs([plain, file[1]]) is None
     assert decode_pngs([plain, plain]) is not None
 

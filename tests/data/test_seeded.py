@@ -10,8 +10,7 @@ import torch
 from picklable import Draws
 from torch.utils.data import DataLoader, Subset, TensorDataset, WeightedRandomSampler
 
-from minilearn.data import ArrayLoader, SeededLoader
-from minilearn.data import seeded as room
+from minilearn.data import ArrayLoader, SeededLoader, seeded
 
 
 def states():
@@ -54,13 +53,13 @@ def test_workers_draw_different_numbers_that_a_second_run_repeats():
 
 
 class ForkedStates(Draws):
-    """The fault: every worker goes on from one and the same state."""
+    """The error: every worker goes on from one and the same state."""
 
     def __getitem__(self, i):
         info = torch.utils.data.get_worker_info()
         if info is not None and not hasattr(self, "begun"):
             self.begun = True
-            room._seed_all(0)
+            seeded.seed_cpu(0)
         return super().__getitem__(i)
 
 

@@ -38,7 +38,7 @@ def hooks_of(model):
 
 
 def moments(model, m, xb):
-    """Mean and deviation of what `m` puts out, by a hook of torch's own."""
+    """Mean and std of what `m` puts out, by a hook of torch's own."""
     outs = []
     with torch.no_grad(), m.register_forward_hook(lambda *a: outs.append(a[-1])):
         model(xb)
@@ -50,7 +50,7 @@ def moments(model, m, xb):
 
 @pytest.mark.parametrize("dims", [1, 2, 3])
 @pytest.mark.parametrize("leaky", [0.0, 0.1, 0.5])
-def test_init_weights_has_the_deviation_of_kaimings_formula(dims, leaky):
+def test_init_weights_has_the_std_of_kaimings_formula(dims, leaky):
     m = CONVS[dims](64, 128, 3)
     bias = m.bias.clone()
     init_weights(m, leaky)
@@ -99,7 +99,7 @@ acts = st.sampled_from(
 
 @settings(max_examples=40)
 @given(layers, acts, st.floats(0.01, 30), st.floats(-5, 5), st.integers(0, 100))
-def test_lsuv_init_gives_mean_0_and_deviation_1(layer, act, scale, shift, seed):
+def test_lsuv_init_gives_mean_0_and_std_1(layer, act, scale, shift, seed):
     torch.manual_seed(seed)
     ni, nf, ks = layer
     model = conv(ni, nf, ks, stride=1, act=act)
@@ -141,7 +141,7 @@ def test_lsuv_init_comes_to_an_end_with_dropout_before_the_layer():
     lsuv_init(model, model[2], model[1], torch.randn(20, 30))
 
 
-def test_lsuv_init_without_a_bias_sets_the_deviation_alone():
+def test_lsuv_init_without_a_bias_sets_the_std_alone():
     model, xb = nn.Sequential(nn.Linear(30, 20, bias=False), act_gr()), torch.randn(20, 30)
     lsuv_init(model, model[1], model[0], xb)
     assert moments(model, model[1], xb)[1] == pytest.approx(1, abs=1e-3)
@@ -176,7 +176,7 @@ FAILURES = {
         lambda: nn.Sequential(
             nn.utils.parametrizations.spectral_norm(nn.Conv2d(1, 4, 3, bias=False)), act_gr()
         ),
-        "does not settle in 100 steps",
+        "does not converge in 100 steps",
     ),
 }
 

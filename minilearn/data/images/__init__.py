@@ -1,1 +1,1 @@
-"""Image data: find files, labels, corrupt files, data sets, streams; `image_dls` joins them."""
+"""Image data: find files, labels and splits, then build loaders: `image_dls`."""

@@ -1,93 +1,74 @@
-"""Read the files of a .tar or .zip where they lie, without unpacking it."""
+"""Read files inside a .tar or .zip archive without unpacking it."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import posixpath
 import tarfile
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, TypeVar, cast
 
 T = TypeVar("T")
 
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip")
-MEMORY_LIMIT = 4 * 2**30  # bytes of a compressed .tar, which has to be read from its beginning
+MEMORY_LIMIT = 4 * 2**30  # bytes of a compressed .tar, which can only be read from its start
 
 TOO_LARGE = (
     "{path} is compressed, so it would be kept in memory, and holds more than 4 GiB. Decompress it "
-    "to a plain .tar, which is read in place; pictures are compressed by themselves"
+    "to a plain .tar, which is read in place; images are compressed already"
 )
 
-DAMAGED = "{path} is no archive, or a damaged one: {why}"
+CORRUPT = "{path} is no archive, or a corrupt one: {why}"
 
 
 def is_archive(path: Path) -> bool:
-    """Tell whether a file is named like an archive."""
+    """Return whether a file is named like an archive."""
     return path.name.lower().endswith(ARCHIVES)
 
 
 def open_archive(path: Path) -> Archive:
-    """Open an archive of any kind in ARCHIVES.
+    """Open an archive of any type in ARCHIVES.
 
     Raises:
-        ValueError: it is damaged, or a compressed .tar of more than 4 GiB.
+        ValueError: it is corrupt, or a compressed .tar of more than 4 GiB.
     """
-    if path.suffix.lower() == ".zip":
-        kinds: list[type[Archive]] = [ZipArchive]
-    else:  # what it really is decides, not whether the name ends in .gz
-        kinds = [TarArchive, CompressedTarArchive]
-    error: Exception | None = None
-    for kind in kinds:
-        try:
-            return kind(path)
-        except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as e:
-            error = e
-    raise ValueError(DAMAGED.format(path=path, why=error)) from error
+    try:
+        if path.suffix.lower() == ".zip":
+            return ZipArchive(path)
+        with contextlib.suppress(tarfile.ReadError):  # names do not always tell compression
+            return TarArchive(path)
+        return CompressedTarArchive(path)
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as e:
+        raise ValueError(CORRUPT.format(path=path, why=e)) from e
 
 
-class Archive:
-    """The files in an archive; it may be read from many threads and processes.
-
-    Attributes:
-        names: of the files, as the archive has them.
-    """
-
-    names: list[str]
+class TarArchive:
+    """A plain .tar, in which each file is a range of bytes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-
-    def read(self, name: str) -> bytes:
-        """Return the content of a file."""
-        raise NotImplementedError
-
-
-class TarArchive(Archive):
-    """A plain .tar: each file is a stretch of it."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
         with tarfile.open(path, "r:") as tar:
-            self.places = {m.name: (m.offset_data, m.size) for m in tar if m.isfile()}
-            self.places |= _linked(self.places, tar)
-        if path.stat().st_size % tarfile.BLOCKSIZE:  # tarfile passes over half a header
-            raise ValueError(DAMAGED.format(path=path, why="it ends in the middle of a block"))
-        self.names = list(self.places)
+            self.ranges = {m.name: (m.offset_data, m.size) for m in tar if m.isfile()}
+            self.ranges |= _linked(self.ranges, tar)
+        if path.stat().st_size % tarfile.BLOCKSIZE:  # tarfile ignores half a header
+            raise ValueError(CORRUPT.format(path=path, why="it ends in the middle of a block"))
+        self.names = list(self.ranges)
 
     def read(self, name: str) -> bytes:
         """Return the content of a file."""
-        start, size = self.places[name]
+        start, size = self.ranges[name]
         with self.path.open("rb") as file:
             file.seek(start)
             return file.read(size)
 
 
-class CompressedTarArchive(Archive):
-    """A compressed .tar, which has no way in but from its beginning: read once and kept."""
+class CompressedTarArchive:
+    """A compressed .tar, read once and kept in memory: it has no random access."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path)
         self.files: dict[str, bytes] = {}
         left = MEMORY_LIMIT
         with tarfile.open(path, "r:*") as tar:
@@ -107,21 +88,21 @@ class CompressedTarArchive(Archive):
 
 
 def _linked(files: dict[str, T], tar: tarfile.TarFile) -> dict[str, T]:
-    """Return, by its own name, the file that each link leads to; one that leads nowhere is none."""
+    """Return the target of each link by the link's own name; dangling links are left out."""
     links = {
         m.name: m.linkname if m.islnk() else posixpath.join(posixpath.dirname(m.name), m.linkname)
         for m in tar.getmembers()
         if m.islnk() or m.issym()
     }
-    paths = {name: posixpath.normpath(target) for name, target in links.items()}
-    return {name: files[path] for name, path in paths.items() if path in files}
+    targets = {name: posixpath.normpath(target) for name, target in links.items()}
+    return {name: files[target] for name, target in targets.items() if target in files}
 
 
-class ZipArchive(Archive):
-    """A .zip, opened once in each process: its position in the file must not be shared."""
+class ZipArchive:
+    """A .zip, opened once in each process, as processes must not share its file position."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path)
+        self.path = path
         self._opened: tuple[int, zipfile.ZipFile] | None = None
         self.names = [info.filename for info in self._zip().infolist() if not info.is_dir()]
 
@@ -138,36 +119,35 @@ class ZipArchive(Archive):
         return self.__dict__ | {"_opened": None}
 
 
-class Members:
-    """Read files of several archives, each by (number of the archive, name)."""
+# Several threads and processes may `read` the files in `names`.
+Archive = TarArchive | CompressedTarArchive | ZipArchive
 
-    def __init__(self, archives: list[Archive]) -> None:
-        self.archives = archives
 
-    def __call__(self, place: tuple[int, str]) -> bytes:
-        """Return the content of a file.
+def read_member(archives: Sequence[Archive], ref: tuple[int, str]) -> bytes:
+    """Return the content of a file by (index of the archive, name).
 
-        Raises:
-            OSError: the file is empty.
-        """
-        number, name = place
-        return not_empty(self.archives[number].read(name))
+    Raises:
+        OSError: the file is empty.
+    """
+    number, name = ref
+    return not_empty(archives[number].read(name))
 
-    def labels(self) -> dict[tuple[int, PurePosixPath], str]:
-        """Return what `.cls` files say, as WebDataset has them, by number and path less suffix."""
-        return {
-            (number, PurePosixPath(name).with_suffix("")): archive.read(name).decode().strip()
-            for number, archive in enumerate(self.archives)
-            for name in archive.names
-            if name.endswith(".cls")
-        }
+
+def webdataset_labels(archives: Sequence[Archive]) -> dict[tuple[int, PurePosixPath], str]:
+    """Return the labels in WebDataset's `.cls` files, by archive index and path less suffix."""
+    return {
+        (number, PurePosixPath(name).with_suffix("")): archive.read(name).decode().strip()
+        for number, archive in enumerate(archives)
+        for name in archive.names
+        if name.endswith(".cls")
+    }
 
 
 def not_empty(data: bytes) -> bytes:
-    """Return what a file holds.
+    """Return the content of a file.
 
     Raises:
-        OSError: it holds nothing.
+        OSError: it is empty.
     """
     if not data:
         raise OSError("the file is empty")

@@ -1,8 +1,8 @@
-"""Read pictures one by one, and survive those that cannot be read."""
+"""Images that are read one by one; those that cannot be read are skipped, replaced or raised."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -14,26 +14,26 @@ from minilearn.base.batch import to_device
 from ..decode import as_mode, open_image
 from ..pipeline import Pipeline
 from ..seeded import SeededLoader
-from .errors import Fault, FaultLog, fault_of, report
+from .errors import ErrorLog, FileError, file_error, report
 from .items import Items
 
-CHUNK = 64  # pictures that a thread reads in one go
+CHUNK = 64  # images that a thread reads at a time
 
 
 class Row(NamedTuple):
-    """A picture as a worker hands it on: pixels and target, or None, and what went wrong."""
+    """An image from a worker: pixels and target, or None, and the errors that occurred."""
 
     pixels: Tensor | None
     target: Tensor | None
-    faults: tuple[Fault, ...] = ()
+    errors: tuple[FileError, ...] = ()
 
 
 class Reader:
-    """Turn the bytes of a file into the pixels of a picture.
+    """Turn the bytes of a file into the pixels of an image.
 
     Args:
-        pipeline: says size and channels.
-        tfms: changes the picture before, a PIL image of its own size; returns one, or its pixels
+        pipeline: gives size and channels.
+        tfms: transforms the image first, a PIL image of its own size; returns one, or its pixels
             as uint8 or as floats of 0..1, shape (C, H, W).
     """
 
@@ -41,10 +41,10 @@ class Reader:
         self.pipeline, self.tfms = pipeline, tfms
 
     def __call__(self, source: Any) -> Tensor:
-        """Return pixels of shape (C, H, W), uint8, or floats of 0..1 where `tfms` gives such.
+        """Return pixels of shape (C, H, W), uint8, or floats of 0..1 where `tfms` returns such.
 
         Raises:
-            ValueError: `tfms` gives floats of another range or shape.
+            ValueError: `tfms` returns floats of another range or shape.
         """
         if self.tfms is None:
             return self.pipeline.pixels(source)
@@ -56,116 +56,114 @@ class Reader:
             low, high = changed.min().item(), changed.max().item()
             raise ValueError(
                 f"tfms gave floats {low:.2f} to {high:.2f} of shape {tuple(changed.shape)}; it "
-                f"gives a picture, uint8, or floats 0 to 1 of shape {shape}. Normalise by mean= "
+                f"gives an image, uint8, or floats 0 to 1 of shape {shape}. Normalise by mean= "
                 "and std=, so that predictions are normalised alike"
             )
         return changed
 
 
-class Pictures:
-    """A map-style data set of pictures; one that cannot be read gives a `Fault`.
+class ImageDataset:
+    """A map-style data set of images; its rows carry the errors of files that cannot be read.
 
     Args:
-        items: the pictures.
+        items: the images.
         targets: of shape (N,) or (N, K).
-        read: makes pixels of what `items.fetch` returns.
-        log: takes the faults, in the main process.
+        read: turns what `items.fetch` returns into pixels.
+        log: records the errors, in the main process.
     """
 
-    def __init__(self, items: Items, targets: Tensor, read: Reader, log: FaultLog) -> None:
+    def __init__(self, items: Items, targets: Tensor, read: Reader, log: ErrorLog) -> None:
         self.items, self.targets, self.read, self.log = items, targets, read, log
 
     def __len__(self) -> int:
-        """Return the number of pictures."""
+        """Return the number of images."""
         return len(self.items)
 
     def __getitem__(self, row: int) -> Row:
-        """Return a picture, after the rule where it cannot be read."""
+        """Return an image, or its replacement where it cannot be read and the policy says so."""
         first = self.attempt(row)
         if isinstance(first, Tensor):
             return Row(first, self.targets[row])
-        if self.log.rule.on_error != "replace":
-            return Row(None, None, (first,))
-        for instead in self.others(row):
+        for instead in self.replacements(row):
             if isinstance(pixels := self.attempt(instead), Tensor):
                 return Row(pixels, self.targets[instead], (first._replace(instead=instead),))
         return Row(None, None, (first,))
 
-    def others(self, row: int) -> Iterator[int]:
-        """Yield the rows behind this one, as many as may be faulty and one more."""
-        n = len(self)
-        yield from ((row + k) % n for k in range(1, min(n, int(self.log.rule.max_errors * n) + 2)))
+    def replacements(self, row: int) -> Iterator[int]:
+        """Yield the next rows, one more than may be corrupt; none where images are not replaced."""
+        n, policy = len(self), self.log.policy
+        most = min(n, int(policy.max_errors * n) + 2) if policy.on_error == "replace" else 0
+        yield from ((row + k) % n for k in range(1, most))
 
-    def attempt(self, row: int) -> Tensor | Fault:
-        """Return the pixels of a picture, or why it cannot be read.
+    def attempt(self, row: int) -> Tensor | FileError:
+        """Return the pixels of an image, or why it cannot be read.
 
         Raises:
-            PictureError: it cannot be read, the rule is "raise", and this is no worker process.
+            ImageError: it cannot be read, the policy is "raise", and this is the main process.
         """
         try:
             return self.read(self.items.fetch(self.items.refs[row]))
-        except Exception as e:  # PIL and transforms raise many kinds
-            return fault_of(row, self.items.names[row], e, self.log.rule)
+        except Exception as e:  # PIL and transforms raise many types
+            return file_error(row, self.items.names[row], e, self.log.policy)
 
     @property
     def served(self) -> list[int]:
-        """The rows whose pictures are given, in order, as far as faults are known."""
-        instead = {row: fault.instead for row, fault in self.log.found.items()}
+        """The rows of the images that are served, in order, as far as errors are known."""
+        instead = {row: error.instead for row, error in self.log.found.items()}
         rows = (instead.get(row, row) for row in range(len(self)))
         return [row for row in rows if row is not None]
 
     @property
     def names(self) -> list[str]:
-        """The names of the files that are given, in order, as far as faults are known."""
+        """The names of the files that are served, in order, as far as errors are known."""
         return [self.items.names[row] for row in self.served]
 
-    def pick(self, rows: Sequence[int]) -> Pictures:
+    def pick(self, rows: Sequence[int]) -> ImageDataset:
         """Return the data set of these rows."""
         targets = self.targets[torch.as_tensor(rows, dtype=torch.long)]
-        log = FaultLog(self.log.split, self.log.rule, len(rows))
-        return Pictures(self.items.pick(rows), targets, self.read, log)
+        log = ErrorLog(self.log.split, self.log.policy, len(rows))
+        return ImageDataset(self.items.pick(rows), targets, self.read, log)
 
 
-def decode_all(pictures: Pictures, n_threads: int = 8) -> tuple[Tensor, Pictures]:
-    """Read all pictures at once, in threads.
+def decode_all(images: ImageDataset) -> tuple[Tensor, ImageDataset]:
+    """Read all images at once, in threads.
 
     Returns:
-        Pixels as uint8, shape (N, C, H, W), and the data set of the N pictures that are served. The
-        log of the data set given holds what became of the others.
+        Pixels as uint8, shape (N, C, H, W), and the data set of the N images that are served. The
+        log of the given data set records the others.
 
     Raises:
-        PictureError: as the rule says.
+        ImageError: as the policy says.
     """
-    n = len(pictures)
-    pixels = torch.empty(n, *pictures.read.pipeline.shape, dtype=torch.uint8)
-    faults: dict[int, Fault] = {}
+    n = len(images)
+    pixels = torch.empty(n, *images.read.pipeline.shape, dtype=torch.uint8)
+    errors: dict[int, FileError] = {}
 
     def read(start: int) -> None:
         for row in range(start, min(start + CHUNK, n)):
-            found = pictures.attempt(row)
-            if isinstance(found, Fault):
-                faults[row] = found
+            found = images.attempt(row)
+            if isinstance(found, FileError):
+                errors[row] = found
             else:
                 pixels[row] = found
 
-    with ThreadPoolExecutor(n_threads) as pool:  # PIL lets other threads run while it decodes
+    with ThreadPoolExecutor(8) as pool:  # PIL lets other threads run while it decodes
         list(pool.map(read, range(0, n, CHUNK)))
-    if not faults:
-        return pixels, pictures
-    rows = [_served(row, pictures, faults) if row in faults else row for row in range(n)]
-    pictures.log.add(fault._replace(instead=rows[row]) for row, fault in faults.items())
-    rows = [row for row in rows if row is not None]
-    return pixels[rows], pictures.pick(rows)
+    if not errors:
+        return pixels, images
+    images.log.add(
+        error._replace(instead=_readable(images.replacements(row), errors))
+        for row, error in errors.items()
+    )
+    return pixels[images.served], images.pick(images.served)
 
 
-def _served(row: int, pictures: Pictures, faults: dict[int, Fault]) -> int | None:
-    if pictures.log.rule.on_error != "replace":
-        return None
-    return next((other for other in pictures.others(row) if other not in faults), None)
+def _readable(rows: Iterator[int], errors: Collection[int]) -> int | None:
+    return next((row for row in rows if row not in errors), None)
 
 
 class ToModel:
-    """Take batches to the device as bytes, and make normalised floats of them there."""
+    """Move batches to the device as bytes, and normalise them there."""
 
     def __init__(self, pipeline: Pipeline, device: torch.device) -> None:
         self.pipeline, self.device = pipeline, device
@@ -179,54 +177,54 @@ class ToModel:
         return to_device(x, self.device)
 
 
-class PictureLoader(SeededLoader):
-    """A SeededLoader of `Pictures`: batches lack, or replace, those that cannot be read.
+class ImageLoader(SeededLoader):
+    """A SeededLoader for an `ImageDataset`; images that cannot be read are missing or replaced.
 
-    A batch of which nothing is left is None, which a Learner skips.
+    A batch without any readable image is None, which a Learner skips.
 
     Args:
-        pictures: the data set; its log takes the faults that worker processes report.
-        batch_size: pictures in a batch.
+        images: the data set; its log records the errors that worker processes report.
+        batch_size: images in a batch.
         shuffle: as in SeededLoader.
-        to_model: makes of pixels what the model is given.
+        to_model: turns pixels into the model's input.
         kwargs: all others of SeededLoader.
 
     Raises:
-        PictureError: in a pass, once there are too many faults.
+        ImageError: during an epoch, once there are too many errors.
     """
 
     def __init__(
         self,
-        pictures: Pictures,
+        images: ImageDataset,
         batch_size: int,
         shuffle: bool = False,
         *,
         to_model: ToModel,
         **kwargs: Any,
     ) -> None:
-        self.to_model, self.log = to_model, pictures.log
-        super().__init__(pictures, batch_size, shuffle, collate_fn=together, **kwargs)
+        self.to_model, self.log = to_model, images.log
+        super().__init__(images, batch_size, shuffle, collate_fn=collate, **kwargs)
 
     def batches(self, start: int = 0, cut: Callable = iter) -> Iterator[Any]:
-        """Start the next pass at batch number `start`; see SeededLoader."""
-        return finished(super().batches(start, cut), self.to_model, self.log)
+        """Start the next epoch at batch number `start`; see SeededLoader."""
+        return finish_batches(super().batches(start, cut), self.to_model, self.log)
 
 
-def together(rows: Sequence[Row]) -> tuple[Tensor | None, Tensor | None, list[Fault]]:
-    """Collate rows: pixels (B, C, H, W), targets (B, ...), and all that went wrong."""
-    faults = [fault for row in rows for fault in row.faults]
+def collate(rows: Sequence[Row]) -> tuple[Tensor | None, Tensor | None, list[FileError]]:
+    """Collate rows: pixels (B, C, H, W), targets (B, ...), and all errors."""
+    errors = [error for row in rows for error in row.errors]
     pixels = [row.pixels for row in rows if row.pixels is not None]
     targets = [row.target for row in rows if row.target is not None]
     if not pixels:
-        return None, None, faults
-    return torch.stack(pixels), torch.stack(targets), faults
+        return None, None, errors
+    return torch.stack(pixels), torch.stack(targets), errors
 
 
-def finished(batches: Iterator[Any], to_model: ToModel, log: FaultLog) -> Iterator[Any]:
-    """Yield batches as the model is given them; faults go to the log, and are reported once."""
+def finish_batches(batches: Iterator[Any], to_model: ToModel, log: ErrorLog) -> Iterator[Any]:
+    """Yield batches ready for the model; log their errors, and report them once at the end."""
     try:
-        for pixels, targets, faults in batches:
-            log.add(faults)
+        for pixels, targets, errors in batches:
+            log.add(errors)
             yield None if pixels is None else (to_model(pixels), to_model.moved(targets))
     finally:
         report(log)

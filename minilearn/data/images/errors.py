@@ -1,4 +1,4 @@
-"""Files that cannot be read: counted, named in one summary, and not more than a share."""
+"""Files that cannot be read: counted, reported in one warning, an error above a limit."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from typing import NamedTuple
 
 from torch.utils.data import get_worker_info
 
-from .items import shortened
+from minilearn.base.text import few
 
-RULES = ("skip", "raise", "replace")
-FEW = 20  # of a stream: so many are read before a share means something
-
-
-class PictureError(ValueError):
-    """A picture could not be read and the rule is "raise", or more than the stated share."""
+# What happens to images that cannot be read, by the value of on_error.
+OUTCOMES = {"skip": "left out", "raise": "", "replace": "replaced by the next readable one"}
+FEW = 20  # images of a stream to read before a fraction of them means something
 
 
-class Fault(NamedTuple):
-    """What happened to a picture, as a worker process reports it.
+class ImageError(ValueError):
+    """An image could not be read and `on_error` is "raise", or too many could not."""
+
+
+class FileError(NamedTuple):
+    """Why an image could not be read; worker processes send it to the main process.
 
     Attributes:
-        row: its place in the split.
+        row: of the image in its split.
         name: of the file.
         reason: why it could not be read.
-        instead: the row of the picture taken in its place.
-        trace: where it happened, if that ends the run.
+        instead: the row of the image that replaces it.
+        trace: the traceback, if the error ends the run.
     """
 
     row: int
@@ -39,119 +40,115 @@ class Fault(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rule:
-    """What becomes of a picture that cannot be read.
+class ErrorPolicy:
+    """What happens to images that cannot be read.
 
     Args:
         on_error: "skip", "raise" or "replace".
-        max_errors: the share of a split, 0..1, above which it is an error all the same.
+        max_errors: the fraction of a split, 0..1, above which they are an error anyway.
 
     Raises:
-        ValueError: the rule is unknown, or this is no share.
+        ValueError: `on_error` is unknown, or `max_errors` is out of range.
     """
 
     on_error: str = "skip"
     max_errors: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.on_error not in RULES:
-            raise ValueError(f"on_error is one of {', '.join(RULES)}, got {self.on_error!r}")
+        if self.on_error not in OUTCOMES:
+            raise ValueError(f"on_error is one of {', '.join(OUTCOMES)}, got {self.on_error!r}")
         if not 0 <= self.max_errors <= 1:
-            raise ValueError(f"max_errors is a share of the pictures, 0 to 1: {self.max_errors}")
+            raise ValueError(f"max_errors is a fraction of the images, 0 to 1: {self.max_errors}")
 
 
-class FaultLog:
-    """The faults of one split.
+class ErrorLog:
+    """The errors of one split.
 
     Args:
         split: its name.
-        rule: what becomes of faulty pictures.
-        total: how many pictures the split has; None for a stream, whose share is of those read.
+        policy: what happens to images that cannot be read.
+        total: the number of images in the split; None for a stream, where those read count.
 
     Attributes:
-        found: the faults by row.
-        read: pictures of a stream that were read so far.
+        found: the errors by row.
+        read: how many images of a stream were read.
     """
 
-    def __init__(self, split: str, rule: Rule, total: int | None = None) -> None:
-        self.split, self.rule, self.total = split, rule, total
-        self.found: dict[int, Fault] = {}
+    def __init__(self, split: str, policy: ErrorPolicy, total: int | None = None) -> None:
+        self.split, self.policy, self.total = split, policy, total
+        self.found: dict[int, FileError] = {}
         self.read = 0
         self._reported = 0
 
-    def add(self, faults: Iterable[Fault]) -> None:
-        """Take note of faults.
+    def add(self, errors: Iterable[FileError]) -> None:
+        """Record errors.
 
         Raises:
-            PictureError: there are too many, or the rule is "raise".
+            ImageError: there are too many, or `on_error` is "raise".
         """
-        faults = list(faults)
-        if faults and self.rule.on_error == "raise":
-            raise _failed(faults[0])
-        self.found |= {fault.row: fault for fault in faults}
+        errors = list(errors)
+        if errors and self.policy.on_error == "raise":
+            raise _image_error(errors[0])
+        self.found |= {error.row: error for error in errors}
         total = max(self.read, FEW) if self.total is None else self.total
-        if len(self.found) > self.rule.max_errors * total:
+        if len(self.found) > self.policy.max_errors * total:
             self._reported = len(self.found)
-            raise PictureError(
-                f"{self.text()}. That is more than max_errors={self.rule.max_errors} allows; mend "
-                "or remove these files, or raise max_errors"
+            raise ImageError(
+                f"{self.text()}. That is more than max_errors={self.policy.max_errors} allows; "
+                "repair or remove these files, or raise max_errors"
             )
 
     def reasons(self) -> dict[str, str]:
-        """Return why, by the name of the file, in the order of the data set."""
-        return {fault.name: fault.reason for _, fault in sorted(self.found.items())}
+        """Return the reasons by file name, in the order of the data set."""
+        return {error.name: error.reason for _, error in sorted(self.found.items())}
 
     def text(self) -> str:
-        """Say how many there are, and name the first."""
+        """Return the number of errors and the first few."""
         of = "" if self.total is None else f" of {self.total:,}"
         listed = [f"{name} ({reason})" for name, reason in self.reasons().items()]
-        return (
-            f"{len(self.found):,}{of} pictures of {self.split!r} could not be read: "
-            f"{shortened(listed)}"
-        )
+        return f"{len(self.found):,}{of} images of {self.split!r} could not be read: {few(listed)}"
 
 
-def report(*logs: FaultLog) -> None:
-    """Warn once of faults that were not reported yet."""
+def report(*logs: ErrorLog) -> None:
+    """Warn once about the errors that were not reported yet."""
     new = [log for log in logs if len(log.found) > log._reported]
     if new:
-        done = {"skip": "left out", "replace": "replaced by the next readable one"}
         for log in new:
             log._reported = len(log.found)
         warnings.warn(
-            f"{'; '.join(log.text() for log in new)}. They are {done[new[0].rule.on_error]}; "
-            "dls.summary() lists them",
+            f"{'; '.join(log.text() for log in new)}. They are "
+            f"{OUTCOMES[new[0].policy.on_error]}; dls.summary() lists them",
             stacklevel=2,
         )
 
 
 def reason_of(error: Exception) -> str:
-    """Return what an error says, in one line, without the names of objects in memory."""
+    """Return the message of an error in one line, without the names of objects in memory."""
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, FileNotFoundError):
         return "no such file"
-    if isinstance(error, LookupError):  # says a key or an index alone
+    if isinstance(error, LookupError):  # its text is only a key or an index
         return f"{type(error).__name__}: {text}"
-    return "this is no picture" if "cannot identify image file" in text else text
+    return "this is no image" if "cannot identify image file" in text else text
 
 
-def fault_of(row: int, name: str, error: Exception, rule: Rule) -> Fault:
-    """Return the fault that an error is, from a worker process also where it ends the run.
+def file_error(row: int, name: str, error: Exception, policy: ErrorPolicy) -> FileError:
+    """Return an exception as a `FileError`.
 
     Raises:
-        PictureError: the rule is "raise", and this is the main process.
+        ImageError: `on_error` is "raise", and this is the main process.
     """
-    fault = Fault(row, name, reason_of(error))
-    if rule.on_error != "raise":
-        return fault
+    found = FileError(row, name, reason_of(error))
+    if policy.on_error != "raise":
+        return found
     if get_worker_info() is None:
-        raise _failed(fault) from error
-    return fault._replace(trace="".join(traceback.format_exception(error)))
+        raise _image_error(found) from error
+    return found._replace(trace="".join(traceback.format_exception(error)))
 
 
-def _failed(fault: Fault) -> PictureError:
-    """Return the error that names the file."""
-    error = PictureError(f"{fault.name}: {fault.reason}")
-    if fault.trace:
-        error.add_note(f"in a worker process:\n{fault.trace}")
+def _image_error(found: FileError) -> ImageError:
+    """Return the exception that names the file."""
+    error = ImageError(f"{found.name}: {found.reason}")
+    if found.trace:
+        error.add_note(f"in a worker process:\n{found.trace}")
     return error

@@ -1,6 +1,6 @@
-"""Find pictures, with their labels and splits, in a folder, an archive or what else holds some.
+"""Find images with their labels and splits in a folder, an archive, a table or a data set.
 
-No picture is opened here.
+No image is opened here.
 """
 
 from __future__ import annotations
@@ -10,33 +10,41 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..hub import VALID_SPLITS
-from .archives import Members, is_archive, open_archive
-from .hub import from_hub, is_saved, load_hub
-from .items import SUFFIXES, Columns, Items, read_file, shortened
-from .tables import TABLES, from_table
+from minilearn.base.text import few
+
+from ..hf_datasets import VALID_SPLITS
+from .archives import is_archive, open_archive, read_member, webdataset_labels
+from .hf_images import from_hub, is_saved, load_hub
+from .items import SUFFIXES, Columns, Items, default_split, read_file
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SPLITS = ("train", *VALID_SPLITS)
 LIKE_TRAIN = {"training": "train"}
+TABLES = (".csv", ".tsv", ".parquet")
+SPLIT, IS_VALID = "split", "is_valid"  # columns of a table that divide its rows
+VALID_OR_NOT: dict[str, str] = dict.fromkeys(("true", "1", "1.0", "yes"), "valid")
+VALID_OR_NOT |= dict.fromkeys(("false", "0", "0.0", "no"), "train")
 
 
-def find_pictures(source: Any, columns: Columns, streaming: bool = False) -> dict[str, Any]:
-    """Return `Items` (of streams, data sets of `datasets`) by split.
+def find_images(source: Any, columns: Columns, streaming: bool = False) -> dict[str, Any]:
+    """Return `Items`, or an `ImageStream` for a stream, by split.
 
-    What has no splits is all "train" where pictures have labels, else all "test".
+    Without splits, labelled images are all "train" and others all "test".
 
     Args:
         source: see `image_dls`.
-        columns: which columns of a table or data set hold what.
+        columns: the columns of a table or data set that the user named.
         streaming: read "hf:NAME" as a stream.
 
     Raises:
         FileNotFoundError: there is no such file or folder.
-        ValueError: it holds no pictures; says what was looked for, and what was found.
+        ValueError: it holds no images; says what was looked for, and what was found.
     """
     if isinstance(source, str) and source.startswith("hf:"):
         return from_hub(load_hub(source[3:], streaming), columns)
@@ -50,15 +58,15 @@ def find_pictures(source: Any, columns: Columns, streaming: bool = False) -> dic
             f"there is no {path}. Give a folder, an archive, a table, or hf:NAME for a data set of "
             "the Hugging Face hub"
         )
-    return _found_in(path, columns)
+    return _from_path(path, columns)
 
 
-def _found_in(path: Path, columns: Columns) -> dict[str, Any]:
+def _from_path(path: Path, columns: Columns) -> dict[str, Any]:
     if path.suffix.lower() in TABLES and path.is_file():
         return from_table(path, columns)
     if is_saved(path):
         return from_hub(load_hub(path), columns)
-    for suffix in TABLES:  # as the library `datasets` has them in its imagefolder
+    for suffix in TABLES:  # the imagefolder layout of the library `datasets`
         if (path / f"metadata{suffix}").is_file():
             return from_table(path / f"metadata{suffix}", columns)
     if columns != Columns():
@@ -70,7 +78,7 @@ def _found_in(path: Path, columns: Columns) -> dict[str, Any]:
     if is_archive(path):
         return from_archives([path], path)
     raise ValueError(
-        f"{path} is no source of pictures; that is a folder, an archive (.tar, .tar.gz, .zip) "
+        f"{path} is no source of images; that is a folder, an archive (.tar, .tar.gz, .zip) "
         f"or a table ({', '.join(TABLES)})"
     )
 
@@ -78,9 +86,8 @@ def _found_in(path: Path, columns: Columns) -> dict[str, Any]:
 # ---- folders and archives ----
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A file: its path in the source, where it is read, and its label if that is known."""
+class Entry(NamedTuple):
+    """A file: its path in the source, the reference that reads it, and its label if known."""
 
     path: PurePosixPath
     ref: Any
@@ -88,50 +95,31 @@ class Entry:
 
 
 def from_folder(folder: Path) -> dict[str, Items]:
-    """Find pictures below a folder; class and split are the names of folders."""
+    """Find images below a folder; folder names give class and split."""
     files = sorted(_files_below(folder))
     inside = [PurePosixPath(path.relative_to(folder).as_posix()) for path in files]
     archives = [path for path in files if path.parent == folder and is_archive(path)]
-    if archives and not any(_is_picture(path) for path in inside):
+    if archives and not any(_is_image(path) for path in inside):
         return from_archives(archives, folder)
     entries = [Entry(path, str(file)) for path, file in zip(inside, files, strict=True)]
-    return by_layout(_pictures(entries, folder), read_file, n_above=2)
+    return _by_layout(_images(entries, folder), read_file, min_depth=2)
 
 
 def from_archives(paths: Sequence[Path], source: Path) -> dict[str, Items]:
-    """Find pictures in archives, as below a folder; `train-0001.tar` is of the split "train".
+    """Find images in archives like those below a folder; `train-0001.tar` is of split "train".
 
-    Labels may also stand beside the pictures, in files .cls (WebDataset). Where nothing inside says
-    a label, `cats.zip` and `dogs.zip`, or `train-cats.zip`, are of the classes that they are named
-    after; names with a number are parts of one set.
+    `.cls` files beside the images may hold the labels, as in WebDataset.
     """
-    members = Members([open_archive(path) for path in paths])
-    labels = members.labels()
-    entries, classes = [], []
-    for number, archive in enumerate(members.archives):
-        split, name_of_class = _split_and_class(archive.path)
-        classes.append(name_of_class)
+    archives = [open_archive(path) for path in paths]
+    labels, entries = webdataset_labels(archives), []
+    for number, (path, archive) in enumerate(zip(paths, archives, strict=True)):
+        first_word = re.split(r"[-_.]", path.name)[0]
+        split = _split_of(first_word) if len(paths) > 1 else None
         for name in sorted(archive.names):
-            path = PurePosixPath(name.replace("\\", "/"))  # some programs on Windows write such
-            label = labels.get((number, path.with_suffix("")))
-            above = (split,) if split and len(paths) > 1 else ()
-            inside = PurePosixPath(*above, *(part for part in path.parts if part != "/"))
-            entries.append(Entry(inside, (number, name), label))
-    entries = _pictures(entries, source)
-    found = by_layout(entries, members, n_above=1)
-    if len(set(classes)) < 2 or None in classes or any(x.labelled for x in found.values()):
-        return found
-    entries = [replace(entry, label=classes[entry.ref[0]]) for entry in entries]
-    return by_layout(entries, members, n_above=1)
-
-
-def _split_and_class(archive: Path) -> tuple[str | None, str | None]:
-    """Return the split and the class in the name of an archive, None for what it does not say."""
-    stem = re.sub(r"\.(tar(\.\w+)?|tgz|zip)$", "", archive.name, flags=re.IGNORECASE)
-    first, *rest = re.split(r"[-_.]", stem, maxsplit=1)
-    split = _split_of(first)
-    name = stem if split is None else "".join(rest)
-    return split, name if name and not re.search(r"\d", name) else None
+            inside = name.replace("\\", "/").lstrip("/")  # some programs on Windows write "\"
+            label = labels.get((number, PurePosixPath(name).with_suffix("")))
+            entries.append(Entry(PurePosixPath(split or "", inside), (number, name), label))
+    return _by_layout(_images(entries, source), partial(read_member, archives), min_depth=1)
 
 
 def _files_below(folder: Path, above: frozenset[Path] = frozenset()) -> Iterable[Path]:
@@ -145,7 +133,7 @@ def _files_below(folder: Path, above: frozenset[Path] = frozenset()) -> Iterable
             yield path
 
 
-def _is_picture(path: PurePosixPath) -> bool:
+def _is_image(path: PurePosixPath) -> bool:
     return _kind(path) in SUFFIXES
 
 
@@ -155,52 +143,53 @@ def _kind(path: PurePosixPath) -> str:
     return path.suffix.lower() or "no suffix"
 
 
-def _pictures(entries: list[Entry], source: Path) -> list[Entry]:
-    found = [entry for entry in entries if _is_picture(entry.path)]
+def _images(entries: list[Entry], source: Path) -> list[Entry]:
+    found = [entry for entry in entries if _is_image(entry.path)]
     if not found:
         others = Counter(_kind(entry.path) for entry in entries)
         seen = ", ".join(f"{n:,} {kind}" for kind, n in others.most_common(5))
         raise ValueError(
-            f"no pictures in {source}: looked in it and all folders below for files of "
+            f"no images in {source}: looked in it and all folders below for files of "
             f"{' '.join(SUFFIXES)}, and found {seen or 'no files at all'}"
         )
     return found
 
 
-def by_layout(entries: list[Entry], fetch: Any, n_above: int) -> dict[str, Items]:
-    """Sort pictures into splits and classes by the folders that they lie in.
+def _by_layout(entries: list[Entry], fetch: Any, min_depth: int) -> dict[str, Items]:
+    """Sort images into splits and classes by their folders.
 
     Args:
-        entries: the pictures.
+        entries: the images.
         fetch: reads one by its `ref`.
-        n_above: how many folders must be left when a folder around all others is taken off.
+        min_depth: a folder around all others is ignored only where this many parts of a path
+            remain below it.
     """
-    paths = _without_wrapper([entry.path.parts for entry in entries], n_above)
+    paths = _without_wrapper([entry.path.parts for entry in entries], min_depth)
     has_splits = _are_splits({parts[0] for parts in paths if len(parts) > 1})
-    table: dict[str, list[tuple[Entry, str | None]]] = {}
+    by_split: dict[str, list[Entry]] = {}
     outside = []
     for entry, parts in zip(entries, paths, strict=True):
-        split = _split_of(parts[0]) if has_splits and len(parts) > 1 else None
-        inner = parts[1:] if split else parts
-        if has_splits and not split:
-            outside.append(str(entry.path))
+        split = ""
+        if has_splits:
+            split = _split_of(parts[0]) if len(parts) > 1 else None
+            parts = parts[1:]
+        if split is None:
+            outside.append(entry)
             continue
-        label = entry.label or (inner[0] if len(inner) > 1 else None)
-        table.setdefault(split or "", []).append((entry, label))
+        label = entry.label or (parts[0] if len(parts) > 1 else None)
+        by_split.setdefault(split, []).append(entry._replace(label=label))
     if outside:
         _warn_left_out(outside, "outside of the folders of the splits")
-    found = {split: _items(rows, fetch) for split, rows in table.items()}
-    if "" in found:
-        found = {"train" if found[""].labelled else "test": found[""]}
-    return found
+    found = {split: _items(rows, fetch) for split, rows in by_split.items()}
+    return {split or default_split(items): items for split, items in found.items()}
 
 
-def _without_wrapper(paths: list[tuple[str, ...]], n_above: int) -> list[tuple[str, ...]]:
-    """Take off folders that hold all others, such as the one that an archive was made of."""
+def _without_wrapper(paths: list[tuple[str, ...]], min_depth: int) -> list[tuple[str, ...]]:
+    """Remove folders that hold all others, such as the one that an archive was made of."""
     while (
         len({parts[0] for parts in paths}) == 1
         and not _split_of(paths[0][0])
-        and all(len(parts) > n_above for parts in paths)
+        and all(len(parts) > min_depth for parts in paths)
     ):
         paths = [parts[1:] for parts in paths]
     return paths
@@ -218,20 +207,89 @@ def _split_of(folder: str) -> str | None:
     return name if name in SPLITS else None
 
 
-def _items(rows: list[tuple[Entry, str | None]], fetch: Any) -> Items:
-    labelled = [row for row in rows if row[1] is not None]
-    if labelled and len(labelled) < len(rows):
-        _warn_left_out([str(e.path) for e, label in rows if label is None], "in no class folder")
-        rows = labelled
-    return Items(
-        [str(entry.path) for entry, _ in rows],
-        [entry.ref for entry, _ in rows],
-        [label for _, label in rows],
-        fetch,
-    )
+def _items(entries: list[Entry], fetch: Any) -> Items:
+    unlabelled = [entry for entry in entries if entry.label is None]
+    if 0 < len(unlabelled) < len(entries):
+        _warn_left_out(unlabelled, "in no class folder")
+        entries = [entry for entry in entries if entry.label is not None]
+    paths, refs, labels = zip(*entries, strict=True)
+    return Items([str(path) for path in paths], list(refs), list(labels), fetch)
 
 
-def _warn_left_out(names: list[str], where: str) -> None:
-    warnings.warn(
-        f"{len(names):,} pictures lie {where} and are left out: {shortened(names)}", stacklevel=2
-    )
+def _warn_left_out(entries: list[Entry], where: str) -> None:
+    names = few([entry.path for entry in entries])
+    warnings.warn(f"{len(entries):,} images lie {where} and are left out: {names}", stacklevel=2)
+
+
+# ---- tables ----
+
+
+def from_table(path: Path, columns: Columns) -> dict[str, Any]:
+    """Return `Items` by split; paths in the table are relative to its folder.
+
+    Raises:
+        ValueError: the table cannot be read, has no rows, or lacks a column.
+    """
+    table = _read_table(path)
+    head = table.column_names
+    if twice := [name for name, n in Counter(head).items() if n > 1]:
+        raise ValueError(f"{path} has several columns {twice[0]!r}; rename all but one")
+    if table.num_rows == 0:
+        raise ValueError(f"{path} has no rows below its header {head}")
+    if any(name.lower().endswith(SUFFIXES) for name in head):
+        raise ValueError(
+            f"the first line of {path} names the columns, such as path,label, and here it is {head}"
+        )
+    key = columns.find_paths(head)
+    if re.match("struct|.*binary", str(table.schema.field(key).type)):  # the images themselves
+        from datasets import Dataset
+
+        return from_hub(Dataset(table), columns)
+    names = [str(_stripped(name) or "") for name in table[key].to_pylist()]
+    if "" in names:
+        raise ValueError(f"{path} has no path in row {names.index('') + 1}, column {key!r}")
+    label = columns.find_labels([name for name in head if name != key])
+    labels = map(_stripped, table[label].to_pylist() if label else [None] * len(names))
+    labels = [columns.several(None if x == "" and columns.sep is None else x) for x in labels]
+    items = Items(names, [str(path.parent / name) for name in names], labels, read_file)
+    splits = _splits_of_rows(table, path) or [default_split(items)] * len(items)
+    return {
+        split: items.pick(row for row, other in enumerate(splits) if other == split)
+        for split in dict.fromkeys(splits)
+    }
+
+
+def _read_table(path: Path) -> pa.Table:
+    import pyarrow as pa
+    from pyarrow import csv, parquet
+
+    try:
+        if path.suffix.lower() == ".parquet":
+            return parquet.read_table(path)
+        with path.open(encoding="utf-8", errors="replace") as file:
+            head = file.readline()
+        parse = csv.ParseOptions(delimiter=max(",;\t", key=head.count))
+        with csv.open_csv(path, parse_options=parse) as reader:
+            names = reader.schema.names
+        types = dict.fromkeys(names, pa.string())  # "007" is a name, no number
+        as_text = csv.ConvertOptions(column_types=types)
+        return csv.read_csv(path, parse_options=parse, convert_options=as_text)
+    except pa.ArrowInvalid as e:
+        raise ValueError(f"{path} cannot be read as a table, in UTF-8: {e}") from e
+
+
+def _stripped(x: Any) -> Any:
+    return x.strip() if isinstance(x, str) else x
+
+
+def _splits_of_rows(table: pa.Table, path: Path) -> list[str]:
+    """Return the split of each row, nothing where no column names it."""
+    lower = {name.lower().strip(): name for name in table.column_names}
+    column = lower.get(SPLIT) or lower.get(IS_VALID)
+    values = table[column].to_pylist() if column else []
+    splits = ["" if value is None else str(value).strip().lower() for value in values]
+    if SPLIT in lower:
+        return splits
+    if unknown := set(splits) - VALID_OR_NOT.keys():
+        raise ValueError(f"{path}: is_valid is true or false, got {few(sorted(unknown))}")
+    return [VALID_OR_NOT[value] for value in splits]

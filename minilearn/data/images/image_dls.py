@@ -1,4 +1,4 @@
-"""From a folder, an archive, a table or a data set of pictures to loaders: `image_dls`."""
+"""Loaders of the images in a folder, an archive, a table or a data set: `image_dls`."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from typing import Any, Literal
 import torch
 
 from minilearn.base.batch import default_device
-from minilearn.base.text import whole
+from minilearn.base.text import few, whole
 
-from ..columns import MissingKeyError
-from ..hub import VALID_SPLITS, choose_splits
+from ..hf_datasets import VALID_SPLITS, choose_splits
 from ..loaders import DataLoaders
 from ..pipeline import Pipeline
-from .errors import Rule
-from .find import find_pictures
-from .hub import Streamed
-from .items import Columns, shortened
-from .labels import held_out
-from .loaders import Making
+from .errors import ErrorPolicy
+from .find import find_images
+from .hf_images import ImageStream
+from .image_loaders import LoaderBuilder
+from .items import Columns
+from .labels import split_validation
 
-NO_PART_OF_STREAM = (
-    "a stream cannot be divided, so nothing is held out for validation; name a split in "
+STREAM_WITHOUT_VALID = (
+    "a stream cannot be divided, so there is no validation data; name a split in "
     'splits={"valid": ...}, or pass valid=0'
 )
 
@@ -62,87 +61,85 @@ def image_dls(
     device: str | None = None,
     pipeline: Pipeline | None = None,
 ) -> DataLoaders:
-    """Make loaders of pictures, wherever they are.
+    """Make loaders of images, wherever they are.
 
     Args:
         source: a folder of class folders, also below train, val and test; a flat folder, whose
-            pictures have no class (target -1); a .tar or .zip archive, or a folder of such
-            (train-0001.tar, cats.zip); a .csv or .parquet table of paths and labels; a data set of
-            the library `datasets`, the folder in which one was saved, or "hf:NAME"
-        bs: pictures in a training batch
-        size: height and width that all pictures get; by default the size that most have
+            images have no class (target -1); a .tar or .zip archive, or a folder of archives
+            (train-0001.tar); a .csv or .parquet table of paths and labels; a data set of the
+            library `datasets`, a folder in which one was saved, or "hf:NAME"
+        bs: images in a training batch
+        size: height and width of all images; by default the most frequent size
         channels: 3 for colours, 1 for grey
-        resize: how a picture of another size gets there: "crop" fills the size and cuts what is
+        resize: how an image of another size is resized: "crop" fills the size and cuts what is
             too long, "pad" fits into it on white, "stretch" changes the proportions
-        valid: the share of the training pictures held out where there is no split to validate on;
-            a labelled split "test" is one, where there is no other
-        splits: which split is for train, valid and test, where their names do not say it
-        seed: of order, random transforms and the pictures held out
-        paths: the column with paths (or pictures) in a table or data set, where it has an unusual
-            name
-        labels: the column of labels, likewise; "none" for pictures without
-        sep: between several labels of one picture; targets are then rows of 0 and 1
-        classes: names in the order of their numbers, or a map from names in the data to names or
-            numbers, or a .txt (a name a line) or .json file of either; others are left out
-        normalize: whether pictures get mean 0 and deviation 1; else they are of 0..1
-        mean: per channel, instead of that of the training pictures
-        std: the deviation, likewise
-        tfms: changes a training picture, given as a PIL image of the size it is stored in
-        on_error: what becomes of files that cannot be read: they are left out, end the run, or the
-            next readable picture is taken in their place
-        max_errors: the share of such files in a split that ends the run all the same
-        memory_gb: pictures that take no more when decoded are kept in memory; others are read anew
-            in every pass, and so are training pictures that `tfms` changes
-        workers: processes that read pictures ahead where they are not kept in memory
-        bs_valid: pictures in another batch; by default twice as many
+        valid: the fraction of the training images for validation, where no split is for that; a
+            labelled split "test" is, where there is no other
+        splits: the splits for train, valid and test, where their names do not say it
+        seed: of order, random transforms and the choice of validation images
+        paths: the column of paths (or images) in a table or data set, if its name is unusual
+        labels: the column of labels, likewise; "none" for images without labels
+        sep: separates several labels of one image; targets are then rows of 0 and 1
+        classes: class names in the order of their numbers, or a map from names in the data to names
+            or numbers, or a .txt (a name a line) or .json file of either; others are left out
+        normalize: give images mean 0 and std 1; else they are in 0..1
+        mean: of each channel, instead of that of the training images
+        std: likewise
+        tfms: transforms a training image, which is a PIL image of its original size
+        on_error: what happens to files that cannot be read: they are left out, raise an error, or
+            are replaced by the next readable image
+        max_errors: the fraction of such files in a split that is an error in any case
+        memory_gb: decoded images of up to this size are kept in memory; others are read anew in
+            every epoch, and so are training images with `tfms`
+        workers: processes that read images ahead where they are not kept in memory
+        bs_valid: images in a batch of the other loaders; by default twice as many
         drop_last: leave out a last training batch that is not full
         streaming: read "hf:NAME" as a stream, without downloading it first
-        device: where batches are normalised and given; by default the best there is
-        pipeline: that of a trained model, `learn.dls.pipeline`, for pictures to predict: decides
-            on size, channels, normalisation and classes
+        device: of the batches, where they are normalised; by default the best there is
+        pipeline: of a trained model, `learn.dls.pipeline`, to predict other images: it sets size,
+            channels, normalisation and classes
 
     Returns:
-        Loaders of (pictures (B, C, H, W), targets), with `dls.filenames` by split,
+        Loaders of (images (B, C, H, W), targets), with `dls.filenames` by split,
         `dls.summary()`, `dls.pipeline` for predictions, and `dls.mean` and `dls.std`.
 
     Raises:
         FileNotFoundError: there is no such source.
-        ValueError: it holds no pictures, or too many that cannot be read; a column, split or class
+        ValueError: it holds no images, or too many that cannot be read; a column, split or class
             does not exist.
     """
     if pipeline is None:
         pipeline = _pipeline(size, resize, channels, mean, std)
-        measures = normalize and mean is None
+        normalize = normalize and mean is None
     else:
-        measures, classes = False, pipeline.classes if classes is None else classes
-    workers = whole("workers", workers, least=0, of="processes")
-    making = Making(
-        pipeline,
-        Rule(on_error, max_errors),
-        tfms,
-        seed,
-        workers,
-        default_device() if device is None else torch.device(device),
-        {"train": bs, "valid": bs_valid or 2 * bs, "test": bs_valid or 2 * bs},
-        drop_last,
+        normalize, classes = False, pipeline.classes if classes is None else classes
+    builder = LoaderBuilder(
+        pipeline=pipeline,
+        policy=ErrorPolicy(on_error, max_errors),
+        tfms=tfms,
+        seed=seed,
+        workers=whole("workers", workers, least=0, of="processes"),
+        device=default_device() if device is None else torch.device(device),
+        bs=whole("bs", bs, of="items"),
+        bs_valid=bs_valid or 2 * bs,
+        drop_last=drop_last,
     )
-    found = find_pictures(source, Columns(paths, labels, sep), streaming)
+    found = find_images(source, Columns(paths, labels, sep), streaming)
     roles = roles_of(found, splits)
     unused = [name for name in found if name not in roles.values()]
     if unused and splits is None:
         warnings.warn(f"splits that are not used: {unused}; splits= names others", stacklevel=2)
-    if any(isinstance(found[split], Streamed) for split in roles.values()):
-        streams = {role: found[split] for role, split in roles.items()}
-        if roles.keys() == {"train"} and valid and not splits:
-            warnings.warn(NO_PART_OF_STREAM, stacklevel=2)
-        dls = making.of_streams(streams, classes, measures)
+    parts = {role: found[split] for role, split in roles.items()}
+    if any(isinstance(part, ImageStream) for part in parts.values()):
+        if parts.keys() == {"train"} and valid and not splits:
+            warnings.warn(STREAM_WITHOUT_VALID, stacklevel=2)
+        dls = builder.from_streams(parts, classes, normalize)
     else:
-        parts = {role: found[split] for role, split in roles.items()}
         if "train" in parts and "valid" not in parts and valid and "valid" not in (splits or {}):
-            rows = held_out(parts["train"], valid, seed)
+            rows = split_validation(parts["train"], valid, seed)
             parts |= dict(zip(("train", "valid"), map(parts["train"].pick, rows), strict=True))
             roles["valid"] = f"{valid:.0%} of {roles['train']}"
-        dls = making.of_items(parts, classes, measures, memory_gb * 1e9)
+        dls = builder.from_items(parts, classes, normalize, memory_gb * 1e9)
     dls.splits = roles
     log.info("%r", dls)
     return dls
@@ -151,22 +148,20 @@ def image_dls(
 def _pipeline(
     size: Any, resize: str, channels: int, mean: list[float] | None, std: list[float] | None
 ) -> Pipeline:
-    """Return the pipeline as far as the user says it.
+    """Return the pipeline as far as the user gave it.
 
     Raises:
         ValueError: a value is out of range; says which.
     """
     if channels not in (1, 3):
         raise ValueError(f"channels is 3 for colours or 1 for grey, got {channels}")
-    size = (size, size) if isinstance(size, int) else size
-    if size is not None and not _is_size(size):
+    pair = (size, size) if isinstance(size, int) else size
+    if size is not None and not _is_size(pair):
         raise ValueError(f"size is one number of pixels, or height and width, got {size}")
-    for name, other, values in (("mean", "std", mean), ("std", "mean", std)):
-        if values is None and (mean is not None or std is not None):
-            raise ValueError(f"{other}= is given without {name}=; normalising takes both")
+    for name, values in (("mean", mean), ("std", std)):
         if values is not None and len(values) != channels:
             raise ValueError(f"{name} has a value for each of {channels} channels, got {values}")
-    return Pipeline(size, resize, channels, mean, std)
+    return Pipeline(pair, resize, channels, mean, std)
 
 
 def _is_size(size: Any) -> bool:
@@ -175,12 +170,12 @@ def _is_size(size: Any) -> bool:
 
 
 def roles_of(found: Mapping[str, Any], wanted: Mapping[str, str | None] | None) -> dict[str, str]:
-    """Choose which split is for `train`, `valid` and `test`.
+    """Choose the splits for `train`, `valid` and `test`.
 
-    A labelled split "test" also serves validation where there is no other.
+    A labelled split "test" is also for validation where there is no other.
 
     Args:
-        found: pictures by split.
+        found: images by split.
         wanted: the user's choice for some or all of the three; None as a choice means none.
 
     Raises:
@@ -188,15 +183,12 @@ def roles_of(found: Mapping[str, Any], wanted: Mapping[str, str | None] | None) 
     """
     wanted = dict(wanted or {})
     if unknown := wanted.keys() - ROLES:
-        raise ValueError(f"splits= has the keys {', '.join(ROLES)}, got {shortened(list(unknown))}")
+        raise ValueError(f"splits= has the keys {', '.join(ROLES)}, got {few(list(unknown))}")
     if "valid" not in wanted:
         labelled = (name for name in VALID_SPLITS if name in found and found[name].labelled)
         wanted["valid"] = next(labelled, None)
     if "train" in found or wanted.get("train"):
-        try:
-            return choose_splits(found, wanted)
-        except MissingKeyError as e:
-            raise ValueError(str(e)) from None
+        return choose_splits(found, wanted)
     named = {"valid": wanted["valid"], "test": wanted.get("test", "test")}
     roles = {role: name for role, name in named.items() if name is not None and name in found}
     if not roles:

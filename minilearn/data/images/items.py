@@ -1,4 +1,4 @@
-"""Pictures that are known and not read yet."""
+"""Images that were found and not read yet."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ LABELS = ("label", "labels", "class", "classes", "target", "category", "tags", "
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of a table or data set hold what, where the user said so.
+    """The columns of a table or data set that the user named.
 
     Args:
-        paths: the column of pictures or their paths.
-        labels: that of labels, "none" for none.
-        sep: what stands between several labels of a picture.
+        paths: the column of images or their paths.
+        labels: the column of labels, "none" for none.
+        sep: separates several labels of one image.
     """
 
     paths: str | None = None
@@ -35,19 +35,19 @@ class Columns:
     sep: str | None = None
 
     def find_paths(self, names: Sequence[str]) -> str:
-        """Return the column of pictures.
+        """Return the column of images.
 
         Raises:
             ValueError: there is none.
         """
         found = self.paths or _first(PATHS, names)
-        return _existing(found, names, "of pictures or their paths", "paths")
+        return _existing(found, names, "of images or their paths", "paths")
 
     def find_labels(self, names: Sequence[str]) -> str | None:
         """Return the column of labels, None where there is none.
 
         Raises:
-            ValueError: the one that the user named does not exist.
+            ValueError: the column that the user named does not exist.
         """
         if self.labels == "none":
             return None
@@ -56,7 +56,7 @@ class Columns:
         return _existing(self.labels, names, "of labels", "labels")
 
     def several(self, label: Any) -> Any:
-        """Return a label, or the list of those that stand in one text."""
+        """Return a label, or a list where one text holds several."""
         if self.sep is None or label is None or isinstance(label, list):
             return label
         return [part for text in str(label).split(self.sep) if (part := text.strip())]
@@ -77,14 +77,14 @@ def _existing(name: str | None, names: Sequence[str], what: str, option: str) ->
 
 @dataclass(frozen=True)
 class Items:
-    """The pictures of a split.
+    """The images of a split.
 
     Args:
-        names: of the files, for people.
-        refs: where each one is, as `fetch` takes it.
-        labels: a label, a list of several, or None, for each.
+        names: file names, for people.
+        refs: what `fetch` takes for each image.
+        labels: for each image a label, a list of several, or None.
         fetch: takes a ref; returns the bytes of a file.
-        classes: all names of classes in their order, where the source knows them.
+        classes: all class names in their order, where the source knows them.
     """
 
     names: list[str]
@@ -94,31 +94,32 @@ class Items:
     classes: list[str] | None = None
 
     def __len__(self) -> int:
-        """Return the number of pictures."""
+        """Return the number of images."""
         return len(self.names)
 
     @property
     def labelled(self) -> bool:
-        """Whether any picture has a label."""
+        """Whether any image has a label."""
         return any(label is not None for label in self.labels)
 
     def pick(self, rows: Iterable[int]) -> Items:
-        """Return the pictures of these rows, in this order."""
+        """Return the images in these rows, in this order."""
         rows = list(rows)
-        columns = ([column[i] for i in rows] for column in (self.names, self.refs, self.labels))
-        return replace(self, **dict(zip(("names", "refs", "labels"), columns, strict=True)))
+        names, refs, labels = (
+            [column[i] for i in rows] for column in (self.names, self.refs, self.labels)
+        )
+        return replace(self, names=names, refs=refs, labels=labels)
+
+
+def default_split(images: Any) -> str:
+    """Return the split of a source without splits: only labelled images can be trained on."""
+    return "train" if images.labelled else "test"
 
 
 def read_file(path: str) -> bytes:
-    """Return what a file holds.
+    """Return the content of a file.
 
     Raises:
         OSError: there is none, or it is empty.
     """
     return not_empty(Path(path).read_bytes())
-
-
-def shortened(names: Sequence[Any], n: int = 5) -> str:
-    """Return the first `n` names, and how many there are more."""
-    more = f" and {len(names) - n:,} more" if len(names) > n else ""
-    return ", ".join(map(str, names[:n])) + more

@@ -1,4 +1,4 @@
-"""Number the classes of pictures, and hold out a part of each for validation."""
+"""Targets of labels, and a validation split with some images of each class."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minilearn.base.text import did_you_mean
+from minilearn.base.text import did_you_mean, few
 
-from .items import Items, shortened
+from .items import Items
 
 UNLABELLED = -1
 
 
 class Classes:
-    """The classes of a data set: what each is called, and the number of each label.
+    """The classes of a data set: their names, and the number of each label.
 
     Args:
         names: in the order of the numbers.
         numbers: the number of each label, as the data spell it.
-        several: whether a picture may have several labels.
+        several: whether an image may have several labels.
 
     Attributes:
-        left_out: how many pictures have each label that is not among `numbers`.
+        left_out: the number of images with each label that is not in `numbers`.
     """
 
     def __init__(self, names: list[str], numbers: Mapping[str, int], several: bool = False) -> None:
@@ -37,56 +37,54 @@ class Classes:
 
     @classmethod
     def of(cls, found: Sequence[Any], known: list[str] | None, wanted: Any = None) -> Classes:
-        """Decide on the classes.
+        """Return the classes of some labels.
 
         Args:
             found: the labels in the data.
-            known: all names in their order, where the source says so.
-            wanted: the user's own, see `image_dls`.
+            known: all names in their order, where the source declares them.
+            wanted: the user's classes, see `image_dls`.
 
         Raises:
-            ValueError: no label in the data is among those that the user wants.
+            ValueError: no label in the data is among the user's.
         """
         several = any(isinstance(label, list) for label in found)
         labels = dict.fromkeys(text for label in found for text in as_texts(label))
         if wanted is None:
-            names = known or sorted(labels, key=_in_number_order)
+            names = known or sorted(labels, key=_numeric_first)
             return cls(names, {name: i for i, name in enumerate(names)}, several)
         names, numbers = _wanted(wanted)
         if labels and not labels.keys() & numbers.keys():
             hints = (did_you_mean(name, labels, n=1) for name in numbers)
             hint = next(filter(None, hints), "")
             raise ValueError(
-                f"no label in the data is in classes=: there are {shortened(list(labels))}, and "
-                f"classes= has {shortened(list(numbers))}{hint}"
+                f"no label in the data is in classes=: there are {few(list(labels))}, and "
+                f"classes= has {few(list(numbers))}{hint}"
             )
         return cls(names, numbers, several)
 
-    def has(self, label: Any) -> bool:
-        """Return whether a picture with this label is used; counts the others."""
-        unknown = [text for text in as_texts(label) if text not in self.numbers]
+    def target(self, label: Any) -> int | list[float] | None:
+        """Return the number of a label, -1 for none; for several labels a row of 0 and 1.
+
+        Images with a label that is left out are not used: None.
+        """
+        texts = as_texts(label)
+        unknown = [text for text in texts if text not in self.numbers]
         self.left_out.update(unknown)
-        return self.several or not unknown
-
-    def target(self, label: Any) -> int | list[float]:
-        """Return the number of a label, -1 for none; of several, a row of 0 and 1."""
-        if not self.several:
-            return UNLABELLED if label is None else self.numbers[as_texts(label)[0]]
-        if label is None:
+        if self.several and label is None:
             return [float(UNLABELLED)] * len(self.names)
-        chosen = {self.numbers.get(text) for text in as_texts(label)}
-        return [float(i in chosen) for i in range(len(self.names))]
-
-    def target_if_used(self, label: Any) -> int | list[float] | None:
-        """Return the target, None where the picture is not used."""
-        return self.target(label) if self.has(label) else None
+        if self.several:
+            chosen = {self.numbers.get(text) for text in texts}
+            return [float(i in chosen) for i in range(len(self.names))]
+        if unknown:
+            return None
+        return self.numbers[texts[0]] if texts else UNLABELLED
 
     def warn_left_out(self) -> None:
-        """Say which labels are not used, if there are some."""
+        """Warn about labels that are not used, if there are some."""
         if self.left_out:
             listed = [f"{name} ({n:,})" for name, n in self.left_out.most_common()]
             warnings.warn(
-                f"labels that are not in classes= are left out: {shortened(listed)}", stacklevel=2
+                f"labels that are not in classes= are left out: {few(listed)}", stacklevel=2
             )
 
 
@@ -96,22 +94,25 @@ def as_number(label: Any) -> float:
 
 
 def as_texts(label: Any) -> list[str]:
-    """Return the labels of a picture as texts: one, several or none."""
+    """Return the labels of an image as texts: one, several or none."""
     if label is None:
         return []
     several = label if isinstance(label, list) else [label]
     return [str(int(one) if isinstance(one, (bool, float)) else one) for one in several]
 
 
-def _in_number_order(name: str) -> tuple[float, str]:
+def _numeric_first(name: str) -> tuple[float, str]:
     return (float(name) if name.lstrip("-").isdecimal() else float("inf")), name
 
 
 def _wanted(wanted: Any) -> tuple[list[str], dict[str, int]]:
+    """Return the names and the number of each label from the user's list, map or file."""
     if isinstance(wanted, (str, Path)):
-        wanted = _read(Path(wanted))
+        text = Path(wanted).read_text(encoding="utf-8")
+        lines = (line.strip() for line in text.splitlines())
+        wanted = json.loads(text) if Path(wanted).suffix == ".json" else list(filter(None, lines))
     if not isinstance(wanted, Mapping):
-        wanted = {str(name): str(name) for name in wanted}
+        wanted = {name: name for name in wanted}
     if not wanted:
         raise ValueError("classes= is empty; leave it out to use all labels in the data")
     if all(isinstance(number, int) for number in wanted.values()):
@@ -124,27 +125,20 @@ def _wanted(wanted: Any) -> tuple[list[str], dict[str, int]]:
     return names, {str(label): names.index(str(name)) for label, name in wanted.items()}
 
 
-def _read(path: Path) -> Any:
-    if path.suffix == ".json":
-        return json.loads(path.read_text(encoding="utf-8"))
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return [line.strip() for line in lines if line.strip()]
-
-
 def numbered(
     by_split: Mapping[str, Items], wanted: Any = None
 ) -> tuple[dict[str, Items], dict[str, Tensor], list[str] | None]:
-    """Return the pictures used, their targets and the names of the classes.
+    """Return the images that are used, their targets and the class names.
 
-    Targets are of shape (N,), numbers of classes or, for labels like 0.25, floats without classes;
-    with several labels a picture they are (N, K).
+    Targets have the shape (N,): numbers of classes or, for labels like 0.25, floats without
+    classes. Where images have several labels, it is (N, K).
 
     Args:
-        by_split: the pictures.
+        by_split: the images.
         wanted: the user's classes, see `image_dls`.
 
     Raises:
-        ValueError: as `Classes.of` says.
+        ValueError: no label in the data is among the user's.
     """
     found = [label for items in by_split.values() for label in items.labels]
     known = next((items.classes for items in by_split.values() if items.classes), None)
@@ -155,29 +149,25 @@ def numbered(
         }
         return dict(by_split), targets, None
     classes = Classes.of(found, known, wanted)
-    used = {
-        split: items.pick(i for i, label in enumerate(items.labels) if classes.has(label))
-        for split, items in by_split.items()
-    }
+    used, targets = {}, {}
+    for split, items in by_split.items():
+        each = [classes.target(label) for label in items.labels]
+        used[split] = items.pick(row for row, target in enumerate(each) if target is not None)
+        targets[split] = torch.tensor([target for target in each if target is not None])
     classes.warn_left_out()
-    targets = {
-        split: torch.tensor([classes.target(label) for label in items.labels])
-        for split, items in used.items()
-    }
     return used, targets, classes.names or None
 
 
 def _are_amounts(labels: Iterable[Any]) -> bool:
-    """Return whether labels are numbers that are not all whole."""
-    given = [label for label in labels if label is not None]
+    """Return whether labels are numbers, not all of them whole."""
     try:
-        return any(not float(x).is_integer() for x in given) if given else False
+        return any(not float(label).is_integer() for label in labels if label is not None)
     except (TypeError, ValueError):
         return False
 
 
 def check_labelled(items: Items, role: str) -> None:
-    """Raise where pictures to train or validate on have no label.
+    """Raise where images for training or validation have no label.
 
     Raises:
         ValueError: some have none; names them.
@@ -185,34 +175,36 @@ def check_labelled(items: Items, role: str) -> None:
     without = [name for name, label in zip(items.names, items.labels, strict=True) if label is None]
     if without:
         raise ValueError(
-            f"{len(without):,} of {len(items):,} pictures for {role} have no label: "
-            f"{shortened(without)}. Pictures get theirs from the folder they lie in or from a "
-            'column of a table; those to predict go into a split "test" or a folder by themselves'
+            f"{len(without):,} of {len(items):,} images for {role} have no label: {few(without)}. "
+            "Images get theirs from the folder they lie in or from a column of a table; those to "
+            'predict go into a split "test" or a folder by themselves'
         )
 
 
-def held_out(items: Items, share: float, seed: int) -> tuple[list[int], list[int]]:
-    """Choose rows to train on and rows to validate on, of each class alike.
+def split_validation(items: Items, fraction: float, seed: int) -> tuple[list[int], list[int]]:
+    """Choose the rows for training and for validation, with the same fraction of each class.
 
     Raises:
-        ValueError: `share` is no share, or nothing would be left on one side.
+        ValueError: `fraction` is out of range, or one side would be empty.
     """
-    if not 0 <= share < 1:
-        raise ValueError(f"valid is a share of the training pictures, 0 to below 1, got {share}")
+    if not 0 <= fraction < 1:
+        raise ValueError(
+            f"valid is a fraction of the training images, 0 to below 1, got {fraction}"
+        )
     groups: dict[str, list[int]] = {}
     for row, label in enumerate(items.labels):
         groups.setdefault(str(label), []).append(row)
     generator = torch.Generator().manual_seed(seed)
     chosen, due = set(), 0.0
     for rows in groups.values():
-        due += len(rows) * share  # what rounding took from one class, the next one gives
+        due += len(rows) * fraction  # what rounding leaves in one class is taken from the next
         n = min(int(due + 1e-9), len(rows) - 1)
         due -= n
         order = torch.randperm(len(rows), generator=generator)[:n].tolist()
         chosen |= {rows[i] for i in order}
-    if share and not chosen:
+    if fraction and not chosen:
         raise ValueError(
-            f"valid={share} of {len(items):,} pictures leaves none to validate on; add pictures or "
+            f"valid={fraction} of {len(items):,} images leaves none to validate on; add images or "
             "raise valid; valid=0 does without"
         )
     return [row for row in range(len(items)) if row not in chosen], sorted(chosen)

@@ -1,4 +1,4 @@
-"""Look at some pictures before all are read: their sizes, their mean and deviation."""
+"""Sizes, mean and std of some images, measured before all are read."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from torch import Tensor
 from ..columns import channel_stats
 from ..decode import open_image
 from ..pipeline import Pipeline
-from .dataset import Pictures, Reader, decode_all
-from .errors import FaultLog, PictureError, Rule, reason_of
+from .dataset import ImageDataset, Reader, decode_all
+from .errors import ErrorLog, ErrorPolicy, ImageError, reason_of
 from .items import Items
 
-MANY = 1000  # pictures that stand for all others
-LARGE = 224  # pixels a side that pictures of many sizes get, unless they are smaller
+MANY = 1000  # images in a sample
+LARGE = 224  # pixels a side for images of many sizes, unless they are smaller
 TURNED = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
 ORIENTATION = 0x0112
 
 
 def sample(items: Items, seed: int) -> Items:
-    """Return up to 1,000 of the pictures."""
+    """Return up to 1,000 of the images."""
     if len(items) <= MANY:
         return items
     order = torch.randperm(len(items), generator=torch.Generator().manual_seed(seed))
@@ -32,7 +32,7 @@ def sample(items: Items, seed: int) -> Items:
 
 
 def sizes_of(items: Items) -> Counter[tuple[int, int]]:
-    """Count the sizes (H, W) of pictures by their headers; unreadable ones do not count."""
+    """Count the sizes (H, W) of images by their headers; unreadable ones do not count."""
     from PIL import Image
 
     sizes: Counter[tuple[int, int]] = Counter()
@@ -41,61 +41,59 @@ def sizes_of(items: Items) -> Counter[tuple[int, int]]:
             with Image.open(io.BytesIO(items.fetch(ref))) as image:
                 width, height = image.size
                 if image.format != "TIFF" and image.getexif().get(ORIENTATION) in TURNED:
-                    width, height = height, width  # of a TIFF, PIL tells the size when turned
+                    width, height = height, width  # PIL has already turned the size of a TIFF
                 sizes[height, width] += 1
-        except Exception:  # named when it is read
+        except Exception:  # reported when it is read
             continue
     return sizes
 
 
 def choose_size(items: Items) -> tuple[int, int]:
-    """Return the size that most pictures have, or a square for pictures of many sizes.
+    """Return the size of most images, or a square for images of many sizes.
 
     Raises:
-        PictureError: none of them can be read; names one, and why.
+        ImageError: none of them can be read; names one, and why.
     """
     sizes = sizes_of(items)
     if not sizes:
-        raise PictureError(
-            f"none of {len(items):,} pictures looked at can be read, such as {items.names[0]} "
-            f"({_why_not(items)})"
-        )
+        raise _none_readable(items)
     (most, n), total = sizes.most_common(1)[0], sizes.total()
     if n == total:
         return most
     side = min(LARGE, int(statistics.median(min(size) for size in sizes.elements())))
     chosen = most if 2 * n >= total else (side, side)
     warnings.warn(
-        f"pictures are of {len(sizes):,} sizes ({span(sizes)}); all get {by(chosen)}, size= says "
-        "otherwise",
+        f"images are of {len(sizes):,} sizes ({size_range(sizes)}); all get {by(chosen)}, size= "
+        "says otherwise",
         stacklevel=2,
     )
     return chosen
 
 
-def _why_not(items: Items) -> str:
+def _none_readable(items: Items) -> ImageError:
     try:
         open_image(items.fetch(items.refs[0]))
+        reason = "it can be read now"
     except Exception as e:
-        return reason_of(e)
-    return "it can be read now"
+        reason = reason_of(e)
+    first = f"{items.names[0]} ({reason})"
+    return ImageError(f"none of {len(items):,} sampled images can be read, such as {first}")
 
 
-def span(sizes: Counter[tuple[int, int]]) -> str:
-    """Say between which sizes (H, W) they are."""
+def size_range(sizes: Counter[tuple[int, int]]) -> str:
+    """Return the smallest and the largest of some sizes (H, W) as text."""
     by_area = sorted(sizes, key=lambda size: size[0] * size[1])
-    ends = dict.fromkeys((by_area[0], by_area[-1]))
-    return " to ".join(map(by, ends))
+    return " to ".join(map(by, dict.fromkeys((by_area[0], by_area[-1]))))
 
 
 def by(size: tuple[int, ...]) -> str:
-    """Write a size as 28×28."""
+    """Return a size as text: 28×28."""
     return "×".join(map(str, size))
 
 
 def sample_stats(items: Items, pipeline: Pipeline, seed: int) -> tuple[Tensor, Tensor]:
-    """Return mean and deviation of each channel of a sample, on the scale 0..1, two of (C,)."""
+    """Return mean and std of each channel of a sample, on the scale 0..1, two of shape (C,)."""
     chosen = sample(items, seed)
-    log = FaultLog("sample", Rule(max_errors=1.0), len(chosen))
-    nothing = torch.zeros(len(chosen))
-    return channel_stats(decode_all(Pictures(chosen, nothing, Reader(pipeline), log))[0])
+    log = ErrorLog("sample", ErrorPolicy(max_errors=1.0), len(chosen))
+    no_targets = torch.zeros(len(chosen))
+    return channel_stats(decode_all(ImageDataset(chosen, no_targets, Reader(pipeline), log))[0])

@@ -1,4 +1,4 @@
-"""Passes over pictures repeat by seed, worker, epoch and place, and tfms are prepared alike."""
+"""Passes over images repeat by seed, worker, epoch and place, and tfms are prepared alike."""
 
 import functools
 import io
@@ -7,24 +7,24 @@ import operator
 import datasets
 import pytest
 import torch
-from picture_files import Jitter, add_faulty, all_of, raw, sample, write_folder
+from image_files import Jitter, add_corrupt, all_of, raw, sample, write_folder
 
 from minilearn import image_dls
 from minilearn.core.stream import Stream
 from minilearn.data import seeded
 from minilearn.data.decode import to_tensor
-from minilearn.data.images.stream import StreamLoader
+from minilearn.data.images.stream_loader import StreamLoader
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    folder = write_folder(tmp_path_factory.mktemp("pictures"), 60)
-    add_faulty(folder)
+    folder = write_folder(tmp_path_factory.mktemp("images"), 60)
+    add_corrupt(folder)
     return folder
 
 
 def draws(loader) -> list[tuple]:
-    """Return what the three generators drew for each picture, in the order of the pass."""
+    """Return what the three generators drew for each image, in the order of the pass."""
     return [tuple(x) for x in all_of(loader)[0][:, :, 0, 0].tolist()]
 
 
@@ -43,21 +43,21 @@ def check_draws(make):
 
 
 @pytest.mark.case("C140")
-@pytest.mark.filterwarnings("ignore:3 of 63 pictures")
+@pytest.mark.filterwarnings("ignore:3 of 63 images")
 @pytest.mark.parametrize("workers", [0, 3])
-def test_random_transforms_draw_anew_for_each_picture_and_repeat_by_seed(folder, workers):
+def test_random_transforms_draw_anew_for_each_image_and_repeat_by_seed(folder, workers):
     check_draws(lambda: jittered(folder, workers=workers, seed=5))
 
 
 @pytest.mark.case("C140")
-@pytest.mark.filterwarnings("ignore:3 of 63 pictures")
+@pytest.mark.filterwarnings("ignore:3 of 63 images")
 def test_the_check_of_draws_sees_workers_with_one_state(folder, monkeypatch):
     monkeypatch.setattr(seeded, "derive_seed", lambda *numbers: 7)
     with pytest.raises(AssertionError):
         check_draws(lambda: jittered(folder, workers=3, seed=5))
 
 
-@pytest.mark.filterwarnings("ignore:3 of 63 pictures")
+@pytest.mark.filterwarnings("ignore:3 of 63 images")
 def test_draws_do_not_depend_on_the_number_of_workers(folder):
     assert draws(jittered(folder)) == draws(jittered(folder, workers=2))
     assert draws(jittered(folder)) != draws(jittered(folder, seed=43))
@@ -84,7 +84,7 @@ MAKERS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:3 of 63 pictures")
+@pytest.mark.filterwarnings("ignore:3 of 63 images")
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_a_run_resumed_in_mid_epoch_gets_the_rest_of_the_pass_and_the_next(folder, make):
     whole = Stream(make(folder), "training")
@@ -103,9 +103,9 @@ def test_a_run_resumed_in_mid_epoch_gets_the_rest_of_the_pass_and_the_next(folde
             assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-@pytest.mark.filterwarnings("ignore:3 of 63 pictures")
+@pytest.mark.filterwarnings("ignore:3 of 63 images")
 @pytest.mark.parametrize("make", [MAKERS["in memory"], MAKERS["by item"]])
-def test_processes_that_share_the_pictures_see_each_once(folder, make):
+def test_processes_that_share_the_images_see_each_once(folder, make):
     whole = [tuple(x.flatten().tolist()) for x in all_of(make(folder))[0]]
     shared = []
     for rank in range(2):
@@ -118,7 +118,7 @@ def test_processes_that_share_the_pictures_see_each_once(folder, make):
 # ---- transforms ----
 
 
-def test_a_transform_sees_the_picture_before_it_is_resized(folder):
+def test_a_transform_sees_the_image_before_it_is_resized(folder):
     seen = []
 
     def note(image):
@@ -130,7 +130,7 @@ def test_a_transform_sees_the_picture_before_it_is_resized(folder):
     with pytest.warns(UserWarning, match="could not be read"):
         a, b = raw(plain, "train"), raw(turned, "train")
     assert set(seen) == {("RGB", (28, 28))}
-    assert torch.equal(raw(plain, "valid"), raw(turned, "valid"))  # training pictures alone
+    assert torch.equal(raw(plain, "valid"), raw(turned, "valid"))  # training images alone
     order = [sum(map(int, x.flatten())) for x in a], [sum(map(int, x.flatten())) for x in b]
     assert sorted(order[0]) == pytest.approx(sorted(order[1]), rel=0.01)
 
@@ -153,7 +153,7 @@ def test_a_transform_that_normalises_by_itself_is_an_error_that_says_where_to(fo
 # ---- streams ----
 
 
-def test_a_stream_gives_every_picture_once_in_another_order_each_epoch():
+def test_a_stream_gives_every_image_once_in_another_order_each_epoch():
     dls = image_dls(hub_stream(), 16, channels=1)
     kept = image_dls({"train": stored(), "test": stored()}, 16, channels=1, normalize=False)
     passes = [all_of(dls.train)[0].mul(dls.std).add(dls.mean) for _ in range(2)]
@@ -176,19 +176,17 @@ def png(image):
     return file.getvalue()
 
 
-def test_faults_of_a_stream_are_counted_and_the_batches_stay_full():
+def test_errors_of_a_stream_are_counted_and_the_batches_stay_full():
     features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
     ds = datasets.IterableDataset.from_generator(broken_rows, features=features)
-    with pytest.warns(UserWarning, match="nothing is held out"):
+    with pytest.warns(UserWarning, match="there is no validation data"):
         dls = image_dls(ds, 8, channels=1)
-    with pytest.warns(UserWarning, match="2 pictures of 'train' could not be read.*3.png"):
+    with pytest.warns(UserWarning, match="2 images of 'train' could not be read.*3.png"):
         sizes = [len(y) for _, y in dls.train]
     assert sizes == [8] * 7 + [2]
-    assert dls.summary().faults == {
-        "train": dict.fromkeys(["3.png", "59.png"], "this is no picture")
-    }
+    assert dls.summary().errors == {"train": dict.fromkeys(["3.png", "59.png"], "this is no image")}
     strict = image_dls(ds, 8, channels=1, valid=0, on_error="raise", size=28, normalize=False)
-    with pytest.raises(ValueError, match=r"^(3|59)\.png: this is no picture"):
+    with pytest.raises(ValueError, match=r"^(3|59)\.png: this is no image"):
         list(strict.train)
 
 

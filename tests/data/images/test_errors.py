@@ -1,14 +1,14 @@
-"""Files that cannot be read: counted, named once, left out by rule, never more than a share."""
+"""Files that cannot be read: counted, named once, left out by policy up to a fraction."""
 
 import warnings
 
 import pytest
 import torch
-from picture_files import FAULTY, add_faulty, add_unusual, all_of, fail_on_bright, write_folder
+from image_files import CORRUPT, add_corrupt, add_unusual, all_of, fail_on_bright, write_folder
 
 from minilearn import Learner, TrainCB, image_dls
-from minilearn.data.images import dataset as pictures
-from minilearn.data.images.errors import PictureError
+from minilearn.data.images import dataset as images
+from minilearn.data.images.errors import ImageError
 
 WAYS = pytest.mark.parametrize(
     "how",
@@ -19,13 +19,13 @@ WAYS = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    folder = write_folder(tmp_path_factory.mktemp("pictures"), 48)
-    add_faulty(folder)
+    folder = write_folder(tmp_path_factory.mktemp("images"), 48)
+    add_corrupt(folder)
     return folder
 
 
 def loaded(folder, how, passes=1, **options):
-    """Return the loaders, what a pass over the training pictures gave, and all warnings."""
+    """Return the loaders, what a pass over the training images gave, and all warnings."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         dls = image_dls(folder, 8, **{**how, **options})
@@ -35,30 +35,30 @@ def loaded(folder, how, passes=1, **options):
 
 
 @WAYS
-def test_faulty_files_are_left_out_and_named_in_one_summary(folder, how):
+def test_corrupt_files_are_left_out_and_named_in_one_summary(folder, how):
     dls, batches, said = loaded(folder, how, passes=2)
     assert sum(len(y) for _, y in batches) == 48
     (said,) = said
-    assert said.startswith("3 of 51 pictures of 'train' could not be read")
-    assert all(f"{name} ({reason}" in said for name, reason in FAULTY.items())
-    found = dls.summary().faults
-    assert found.keys() == {"train"} and found["train"].keys() == FAULTY.keys()
-    assert all(found["train"][name].startswith(reason) for name, reason in FAULTY.items())
-    assert len(dls.filenames["train"]) == 48 and not FAULTY.keys() & set(dls.filenames["train"])
+    assert said.startswith("3 of 51 images of 'train' could not be read")
+    assert all(f"{name} ({reason}" in said for name, reason in CORRUPT.items())
+    found = dls.summary().errors
+    assert found.keys() == {"train"} and found["train"].keys() == CORRUPT.keys()
+    assert all(found["train"][name].startswith(reason) for name, reason in CORRUPT.items())
+    assert len(dls.filenames["train"]) == 48 and not CORRUPT.keys() & set(dls.filenames["train"])
 
 
 @WAYS
-def test_faulty_files_are_replaced_by_the_next_readable_one(folder, how):
+def test_corrupt_files_are_replaced_by_the_next_readable_one(folder, how):
     dls, batches, (said,) = loaded(folder, how, on_error="replace", passes=2)
     assert [len(y) for _, y in batches] == [8] * 6 + [3]
     assert "They are replaced by the next readable one" in said
     names = dls.filenames["train"]
-    assert len(names) == 51 and not FAULTY.keys() & set(names)
+    assert len(names) == 51 and not CORRUPT.keys() & set(names)
     assert names[:2] == ["train/bag/000.png", "train/bag/003.jpg"]
     assert names[16:19] == ["train/boot/001.png"] * 3  # text.png, truncated.jpg, and itself
 
 
-def test_a_replaced_picture_brings_its_own_label(folder):
+def test_a_replaced_image_brings_its_own_label(folder):
     options = {"on_error": "replace", "normalize": False}
     by_way = [loaded(folder, how, **options)[1] for how in ({}, {"memory_gb": 0})]
     for ours, theirs in zip(*by_way, strict=True):
@@ -66,47 +66,47 @@ def test_a_replaced_picture_brings_its_own_label(folder):
 
 
 @WAYS
-def test_on_request_the_first_faulty_file_ends_the_run(folder, how):
-    with pytest.raises(PictureError, match=r"^train/(bag|coat)/\w+\.\w+: \w") as e:
+def test_on_request_the_first_corrupt_file_ends_the_run(folder, how):
+    with pytest.raises(ImageError, match=r"^train/(bag|coat)/\w+\.\w+: \w") as e:
         loaded(folder, how, on_error="raise")
     assert e.value.__cause__ is not None or "PIL" in e.value.__notes__[0]
 
 
 @WAYS
-def test_more_than_the_share_ends_the_run_by_names(folder, how):
+def test_more_than_the_fraction_ends_the_run_by_names(folder, how):
     loaded(folder, how, max_errors=3 / 51)
-    with pytest.raises(PictureError, match=r"could not be read: train/.*max_errors=0\.03 allows"):
+    with pytest.raises(ImageError, match=r"could not be read: train/.*max_errors=0\.03 allows"):
         loaded(folder, how, max_errors=0.03)
 
 
 @WAYS
-def test_missing_files_of_a_table_are_faults(folder, how, tmp_path):
+def test_missing_files_of_a_table_are_errors(folder, how, tmp_path):
     files = sorted((folder / "train/bag").glob("0*"))
     rows = [f"{path},bag" for path in files] + ["gone.png,bag"]
     (tmp_path / "t.csv").write_text("\n".join(["path,label", *rows]))
     dls, _, said = loaded(tmp_path / "t.csv", how, valid=0)
     assert said == [
-        f"1 of {len(files) + 1} pictures of 'train' could not be read: gone.png (no such file). "
+        f"1 of {len(files) + 1} images of 'train' could not be read: gone.png (no such file). "
         "They are left out; dls.summary() lists them"
     ]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_errors_of_a_transform_are_faults_like_any(folder, workers):
+def test_errors_of_a_transform_are_handled_like_corrupt_files(folder, workers):
     dls, batches, said = loaded(folder, {"workers": workers}, tfms=fail_on_bright, max_errors=1.0)
-    reasons = [*dls.summary().faults["train"].values()]
+    reasons = [*dls.summary().errors["train"].values()]
     bright = reasons.count("too bright to transform")
     assert bright > 5 and len(reasons) == bright + 3
     assert sum(len(b[1]) for b in batches if b is not None) == 51 - len(reasons)
-    with pytest.raises(PictureError, match="too bright to transform"):
+    with pytest.raises(ImageError, match="too bright to transform"):
         loaded(folder, {"workers": workers}, tfms=fail_on_bright, max_errors=0.2)
 
 
-def test_the_rule_holds_while_a_learner_trains_and_predicts(folder):
-    dls = image_dls(folder, 1, memory_gb=0)  # a batch of one that is faulty has nothing left
+def test_the_policy_holds_while_a_learner_trains_and_predicts(folder):
+    dls = image_dls(folder, 1, memory_gb=0)  # a batch of one that is corrupt has nothing left
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 28 * 28, 3))
     learn = Learner(model, dls, torch.nn.functional.cross_entropy, lr=0.01, cbs=TrainCB())
-    with pytest.warns(UserWarning, match="3 of 51 pictures of 'train'"):
+    with pytest.warns(UserWarning, match="3 of 51 images of 'train'"):
         learn.fit(1)
     assert learn.steps_done == 48
     with pytest.warns(UserWarning, match="empty batches"):
@@ -124,17 +124,17 @@ def check_all_are_seen(folder, **options):
     assert all_of(dls.test)[0].shape == (len(expected), 3, 28, 28)
 
 
-def test_unusual_files_are_no_faulty_ones(tmp_path):
+def test_unusual_files_are_no_corrupt_ones(tmp_path):
     check_all_are_seen(tmp_path)
 
 
 def test_the_check_sees_a_reader_that_takes_only_rgb(tmp_path, monkeypatch):
     def rgb_only(self, source):
-        image = pictures.open_image(source)
+        image = images.open_image(source)
         if image.mode != "RGB":
             raise ValueError(f"mode {image.mode}")
         return self.pipeline.pixels(image)
 
-    monkeypatch.setattr(pictures.Reader, "__call__", rgb_only)
-    with pytest.raises((AssertionError, PictureError)):
+    monkeypatch.setattr(images.Reader, "__call__", rgb_only)
+    with pytest.raises((AssertionError, ImageError)):
         check_all_are_seen(tmp_path, max_errors=1.0, size=28, normalize=False)

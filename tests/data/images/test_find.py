@@ -10,7 +10,7 @@ import zipfile
 import pandas as pd
 import pytest
 import torch
-from picture_files import all_of, pixels, raw, sample
+from image_files import all_of, pixels, raw, sample
 from PIL import Image
 
 from minilearn import ArrayLoader, DataLoaders, Learner, TrainCB, fashion_mnist, image_dls
@@ -39,7 +39,7 @@ def names_of(source, **options):
 # ---- folders ----
 
 
-def test_hidden_files_and_other_litter_are_no_pictures(tmp_path):
+def test_hidden_files_and_other_litter_are_no_images(tmp_path):
     litter = (
         ".DS_Store",
         "a/._0.png",
@@ -75,10 +75,10 @@ def test_classes_may_have_any_name_and_folders_within_them(tmp_path):
     assert len(dls.filenames["train"]) == 16
 
 
-def test_classes_that_no_training_picture_has_are_named(tmp_path):
+def test_classes_that_no_training_image_has_are_named(tmp_path):
     write(tmp_path, {f"train/{name}": data for name, data in FILES.items()})
     write(tmp_path, {"valid/a/0.png": png(0), "valid/B/0.png": png(1)})
-    with pytest.warns(UserWarning, match="no picture to train on has these classes of 'valid': B"):
+    with pytest.warns(UserWarning, match="no training image has these classes of 'valid': B"):
         image_dls(tmp_path, 2)
 
 
@@ -125,7 +125,7 @@ def test_folders_and_litter_in_an_archive_are_passed_over(tmp_path):
 
 
 @pytest.mark.parametrize("how", [{}, {"memory_gb": 0}, {"memory_gb": 0, "workers": 2}])
-def test_a_damaged_file_in_an_archive_is_a_fault_like_any(tmp_path, how):
+def test_a_corrupt_file_in_an_archive_is_an_error_like_any(tmp_path, how):
     path = write_zip(tmp_path / "a.zip", FILES)
     data = bytearray(path.read_bytes())
     data[data.find(FILES["a/1.png"]) + 60] ^= 255
@@ -134,7 +134,7 @@ def test_a_damaged_file_in_an_archive_is_a_fault_like_any(tmp_path, how):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert sum(len(y) for _, y in dls.train) == 7
-    assert dls.summary().faults["train"].keys() == {"a/1.png"}
+    assert dls.summary().errors["train"].keys() == {"a/1.png"}
 
 
 @pytest.mark.parametrize("suffix", [".tar", ".tar.gz"])
@@ -166,7 +166,7 @@ def test_an_archive_that_was_cut_off_is_named_and_not_read_in_part(tmp_path, suf
         cuts.append(size + int(512 * left))
     for cut in cuts:
         path.write_bytes(data[:cut])
-        with pytest.raises(ValueError, match="is no archive, or a damaged one"):
+        with pytest.raises(ValueError, match="is no archive, or a corrupt one"):
             image_dls(path, 2, valid=0)
 
 
@@ -176,7 +176,7 @@ def test_a_compressed_archive_with_a_wrong_byte_is_named(tmp_path):
     packed = bytearray(gzip.compress(bytes(plain), 0))
     packed[len(packed) // 2] ^= 255
     path.write_bytes(packed)
-    with pytest.raises(ValueError, match="damaged one"):
+    with pytest.raises(ValueError, match="corrupt one"):
         image_dls(path, 2, valid=0)
 
 
@@ -240,7 +240,7 @@ def test_tables_of_another_form_say_what_is_wrong(table, options, words):
 def test_a_row_without_a_path_or_label_is_named(table):
     with pytest.raises(ValueError, match="no path in row 9, column 'path'"):
         image_dls(table(*ROWS, " ,a"))
-    with pytest.raises(ValueError, match="1 of 9 pictures for train have no label: a/0.png"):
+    with pytest.raises(ValueError, match="1 of 9 images for train have no label: a/0.png"):
         image_dls(table(*ROWS, "a/0.png,"), valid=0)
 
 
@@ -276,7 +276,7 @@ def test_labels_of_parquet_may_be_of_any_type(tmp_path, labels, classes):
     assert y[:2].tolist() == ([[0, 1], [1, 1]] if y.dim() == 2 else [1, 0])
 
 
-def test_pictures_in_a_table_have_names_that_can_be_read(tmp_path):
+def test_images_in_a_table_have_names_that_can_be_read(tmp_path):
     plain = pd.DataFrame({"image": list(FILES.values()), "label": [0, 1] * 4})
     named = plain.assign(image=[{"bytes": data, "path": name} for name, data in FILES.items()])
     for frame, names in ((plain, [f"train[{i}]" for i in range(8)]), (named, list(FILES))):
@@ -285,10 +285,10 @@ def test_pictures_in_a_table_have_names_that_can_be_read(tmp_path):
         assert [name.replace("row", "train") for name in found] == names
 
 
-# ---- pictures ----
+# ---- images ----
 
 
-@pytest.mark.filterwarnings("error:pictures are of")
+@pytest.mark.filterwarnings("error:images are of")
 @pytest.mark.parametrize("suffix", ["png", "tif", "webp"])
 def test_all_eight_orientations_are_seen_upright(tmp_path, suffix):
     grey = sample()[1].resize((28, 20))
@@ -302,7 +302,7 @@ def test_all_eight_orientations_are_seen_upright(tmp_path, suffix):
         2,
         6,
         4,
-    ]  # what was done to the picture (PIL's numbers): its inverse
+    ]  # what was done to the image (PIL's numbers): its inverse
     for number, change in enumerate(stored, start=1):
         exif = Image.Exif()
         exif[0x0112] = number
@@ -317,7 +317,7 @@ LOSSLESS = {"webp": {"lossless": True}}
 
 
 @pytest.mark.parametrize("suffix", ["gif", "webp", "png", "tif"])
-def test_of_an_animated_picture_the_first_frame_is_seen(tmp_path, suffix):
+def test_of_an_animated_image_the_first_frame_is_seen(tmp_path, suffix):
     first = sample()[1].convert("RGB")
     options = {"save_all": True, "append_images": [first.rotate(90)], **LOSSLESS.get(suffix, {})}
     first.save(tmp_path / f"a.{suffix}", **options)
@@ -359,8 +359,8 @@ def test_a_batch_may_be_larger_than_the_set_unless_it_has_to_be_full(tmp_path, m
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"bs": 0}, "whole number of items, 1 or more, got 0"),
-        ({"bs": 2.5}, "whole number of items, 1 or more, got 2.5"),
+        ({"bs": 0}, "is a number of items, 1 or more; got 0"),
+        ({"bs": 2.5}, "is a number of items, 1 or more; got 2.5"),
         ({"workers": -1}, "workers is a number of processes, 0 or more; got -1"),
         ({"size": "28"}, "height and width, got 28"),
         ({"size": 28.0}, "height and width, got 28.0"),
@@ -379,7 +379,7 @@ def test_settings_that_cannot_be_followed_are_refused(tmp_path, options, words):
 
 def test_loaders_of_any_data_refuse_a_batch_of_nothing():
     for bs in (0, -1):
-        with pytest.raises(ValueError, match="whole number of items"):
+        with pytest.raises(ValueError, match="batch_size is a number of items, 1 or more"):
             DataLoaders.from_arrays(torch.zeros(10, 1), torch.zeros(10), bs=bs)
         with pytest.raises(ValueError, match="batch_size is a number of items, 1 or more"):
             ArrayLoader({"x": torch.zeros(10)}, bs)

@@ -1,4 +1,4 @@
-"""Where pictures may lie, and that they come out of there as the same batches."""
+"""Where images may lie, and that they come out of there as the same batches."""
 
 import csv
 import io
@@ -11,11 +11,11 @@ import datasets
 import pandas as pd
 import pytest
 import torch
-from picture_files import CLASSES, add_unusual, all_of, pixels, raw, sample, write_folder
+from image_files import CLASSES, add_unusual, all_of, pixels, raw, sample, write_folder
 
 from minilearn import DataLoaders, image_dls
 from minilearn.data.images import archives
-from minilearn.data.images.find import find_pictures
+from minilearn.data.images.find import find_images
 from minilearn.data.images.items import Columns
 
 BOTH = pytest.mark.parametrize("memory_gb", [2.0, 0.0], ids=["in memory", "by item"])
@@ -23,7 +23,7 @@ BOTH = pytest.mark.parametrize("memory_gb", [2.0, 0.0], ids=["in memory", "by it
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return write_folder(tmp_path_factory.mktemp("pictures") / "all")
+    return write_folder(tmp_path_factory.mktemp("images") / "all")
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def expected(folder):
 
 
 def check_folder(dls, folder):
-    """Each picture of the validation split is the file of its name, its target its folder."""
+    """Each image of the validation split is the file of its name, its target its folder."""
     names = dls.filenames["valid"]
     seen = [sample()[(int(name.split("/")[2][:3]) + 24) % 60].convert("RGB") for name in names]
     lossless = [i for i, name in enumerate(names) if name.endswith("png")]
@@ -69,7 +69,7 @@ def test_splits_are_found_by_name(tmp_path, name):
     assert ("test" in dls.keys()) == (name == "test")
 
 
-def test_where_there_is_no_split_a_part_of_each_class_is_held_out(folder):
+def test_where_there_is_no_split_a_part_of_each_class_is_for_validation(folder):
     dls = image_dls(folder / "train", 8, valid=0.25, seed=1)
     train, valid = (set(dls.filenames[role]) for role in ("train", "valid"))
     assert (len(train), len(valid), train & valid) == (18, 6, set())
@@ -83,7 +83,7 @@ def test_rounding_takes_nothing_from_a_small_class_on_the_whole(tmp_path):
     write_folder(tmp_path, 9, ("all",))
     dls = image_dls(tmp_path / "all", 2, valid=0.4)  # 1.2 of the 3 in each class
     assert [len(dls.filenames[role]) for role in ("train", "valid")] == [6, 3]
-    with pytest.raises(ValueError, match=r"valid=0.01 of 9 pictures leaves none"):
+    with pytest.raises(ValueError, match=r"valid=0.01 of 9 images leaves none"):
         image_dls(tmp_path / "all", valid=0.01)
 
 
@@ -107,7 +107,7 @@ def test_an_unlabelled_test_split_stands_beside_labelled_ones(tmp_path):
     assert dls.splits["valid"] == "20% of train"
 
 
-def test_every_kind_of_picture_is_seen_as_it_is(tmp_path):
+def test_every_kind_of_image_is_seen_as_it_is(tmp_path):
     (tmp_path / "odd").mkdir()
     expected = add_unusual(tmp_path / "odd")
     dls = image_dls(tmp_path / "odd", normalize=False)
@@ -121,7 +121,7 @@ def test_every_kind_of_picture_is_seen_as_it_is(tmp_path):
 @pytest.mark.parametrize("suffix", [".tar", ".tar.gz", ".tgz", ".tar.bz2", ".zip"])
 @BOTH
 def test_archives_are_read_in_place(folder, expected, tmp_path, suffix, memory_gb):
-    path = tmp_path / f"pictures{suffix}"
+    path = tmp_path / f"images{suffix}"
     if suffix == ".zip":
         with zipfile.ZipFile(path, "w") as file:
             for one in folder.rglob("*"):
@@ -136,7 +136,7 @@ def test_archives_are_read_in_place(folder, expected, tmp_path, suffix, memory_g
     assert list(tmp_path.iterdir()) == [path]  # nothing was unpacked
 
 
-def test_archives_by_split_and_labels_in_files_beside_the_pictures(tmp_path):
+def test_archives_by_split_and_labels_in_files_beside_the_images(tmp_path):
     for split, count in (("train", 4), ("val", 2)):
         for shard in range(2):
             files = {f"{shard}_{i}.png": png(sample()[i]) for i in range(count)}
@@ -152,51 +152,31 @@ def test_archives_by_split_and_labels_in_files_beside_the_pictures(tmp_path):
     assert all_of(dls.valid)[1].tolist() == [0, 1, 0, 1]
 
 
-def zipped(folder, **pictures):
-    """Write archives by name, each of so many pictures under paths of this form."""
-    for name, (count, form) in pictures.items():
+def zipped(folder, **images):
+    """Write archives by name, each of so many images under paths of this form."""
+    for name, (count, form) in images.items():
         with zipfile.ZipFile(folder / f"{name.replace('__', '-')}.zip", "w") as file:
             for i in range(count):
                 file.writestr(form.format(i), png(sample()[i]))
 
 
-@pytest.mark.parametrize("form", ["{}.png", "pictures/{}.png", "./{}.png"])
-def test_archives_whose_pictures_have_no_label_are_of_the_classes_they_are_named_after(
-    form, tmp_path
-):
-    zipped(tmp_path, cats=(4, form), dogs=(2, form))
-    dls = image_dls(tmp_path, 2, valid=0)
-    assert dls.pipeline.classes == ["cats", "dogs"]
-    names = dls.filenames["train"]
-    assert len(names) == 6 and sorted(all_of(dls.train)[1].tolist()) == [0] * 4 + [1] * 2
-
-
-def test_archives_are_named_after_split_and_class(tmp_path):
-    zipped(tmp_path, train__cats=(4, "{}.png"), train__dogs=(2, "{}.png"))
-    zipped(tmp_path, val__cats=(1, "{}.png"), val__dogs=(2, "{}.png"))
-    dls = image_dls(tmp_path, 2)
-    assert dls.pipeline.classes == ["cats", "dogs"]
-    assert all_of(dls.valid)[1].tolist() == [0, 1, 1]
-    assert len(dls.filenames["train"]) == 6
-
-
 @pytest.mark.parametrize(
-    "pictures",
+    "images",
     [
         {"part__1": (2, "{}.png"), "part__2": (2, "{}.png")},
         {"all": (4, "{}.png")},
         {"test": (2, "{}.png"), "val": (2, "{}.png")},
     ],
-    ids=lambda pictures: ", ".join(pictures),
+    ids=lambda images: ", ".join(images),
 )
-def test_archives_that_are_parts_of_a_set_or_splits_give_no_labels(pictures, tmp_path):
-    zipped(tmp_path, **pictures)
-    found = find_pictures(tmp_path, Columns())
+def test_archives_that_are_parts_of_a_set_or_splits_give_no_labels(images, tmp_path):
+    zipped(tmp_path, **images)
+    found = find_images(tmp_path, Columns())
     assert sum(len(items) for items in found.values()) == 4
     assert not any(items.labelled for items in found.values())
 
 
-def test_class_folders_inside_archives_win_over_their_names(tmp_path):
+def test_class_folders_inside_archives_give_the_labels(tmp_path):
     zipped(tmp_path, cats=(2, "owls/{}.png"), dogs=(2, "mice/{}.png"))
     assert image_dls(tmp_path, 2, valid=0).pipeline.classes == ["mice", "owls"]
 
@@ -207,9 +187,9 @@ def png(image):
     return file.getvalue()
 
 
-def test_a_damaged_archive_and_one_too_large_to_keep_are_named(tmp_path, folder, monkeypatch):
+def test_a_corrupt_archive_and_one_too_large_to_keep_are_named(tmp_path, folder, monkeypatch):
     (tmp_path / "a.zip").write_bytes(b"no archive")
-    with pytest.raises(ValueError, match=r"a\.zip is no archive, or a damaged one"):
+    with pytest.raises(ValueError, match=r"a\.zip is no archive, or a corrupt one"):
         image_dls(tmp_path / "a.zip")
     with tarfile.open(tmp_path / "b.tar.gz", "w:gz") as tar:
         tar.add(folder, "top")
@@ -289,7 +269,7 @@ def test_labels_with_fractions_are_amounts(tmp_path, folder):
             {"labels": "labell"},
             "no column 'labell' of labels.*did you mean 'label'",
         ),
-        (("where", "label"), {}, r"no column of pictures.*\['where', 'label'\].*paths="),
+        (("where", "label"), {}, r"no column of images.*\['where', 'label'\].*paths="),
         (("path", "label"), {"paths": "pth"}, "no column 'pth'.*did you mean 'path'"),
     ],
 )
@@ -340,7 +320,7 @@ def test_hub_data_sets_give_the_batches_of_from_dd(hub, tmp_path, monkeypatch):
 def test_numbers_that_say_unlabelled_are_for_prediction(hub):
     ds = hub["validation"].map(lambda row: {"label": -1})
     assert all_of(image_dls({"test": ds}).test)[1].tolist() == [-1] * 10
-    with pytest.raises(ValueError, match="10 of 10 pictures for train have no label"):
+    with pytest.raises(ValueError, match="10 of 10 images for train have no label"):
         image_dls({"train": ds}, splits={"valid": None})
 
 
@@ -378,7 +358,7 @@ def test_a_map_of_classes_joins_and_numbers_them(folder):
         image_dls(folder, classes=["Bags"])
 
 
-def test_pictures_of_another_size_get_that_of_most(folder, tmp_path):
+def test_images_of_another_size_get_that_of_most(folder, tmp_path):
     write_folder(tmp_path, 6, ("train",))
     sample()[0].resize((40, 30)).save(tmp_path / "train/bag/large.png")
     with pytest.warns(UserWarning, match=r"2 sizes \(28×28 to 30×40\); all get 28×28"):
@@ -388,7 +368,7 @@ def test_pictures_of_another_size_get_that_of_most(folder, tmp_path):
     assert image_dls(folder, size=10).pipeline.size == (10, 10)
 
 
-def test_pictures_of_many_sizes_get_a_square_of_the_usual_side(tmp_path):
+def test_images_of_many_sizes_get_a_square_of_the_usual_side(tmp_path):
     for i in range(5):
         folder = tmp_path / CLASSES[i % 2]
         folder.mkdir(exist_ok=True)
@@ -400,11 +380,11 @@ def test_pictures_of_many_sizes_get_a_square_of_the_usual_side(tmp_path):
 # ---- mistakes ----
 
 
-def test_pictures_of_which_none_can_be_read_are_an_error_that_says_why(tmp_path):
+def test_images_of_which_none_can_be_read_are_an_error_that_says_why(tmp_path):
     write_csv(tmp_path / "t.csv", ("path", "label"), [(f"{i}.png", i % 2) for i in range(20)])
     with pytest.raises(ValueError, match=r"none of 16 .* such as \d+.png \(no such file\)"):
         image_dls(tmp_path / "t.csv", seed=1)
-    with pytest.raises(ValueError, match="16 of 16 pictures of 'train' could not be read"):
+    with pytest.raises(ValueError, match="16 of 16 images of 'train' could not be read"):
         image_dls(tmp_path / "t.csv", size=28)
     with (
         pytest.raises(ValueError, match="'train' data give no batch: 0 samples"),
@@ -419,9 +399,9 @@ def test_a_split_that_is_not_there_is_an_error_that_names_those_that_are(folder,
         image_dls(folder, splits=splits)
 
 
-def test_a_source_without_pictures_says_what_it_looked_for_and_found(tmp_path):
+def test_a_source_without_images_says_what_it_looked_for_and_found(tmp_path):
     (tmp_path / "inside").mkdir()
-    with pytest.raises(ValueError, match=r"no pictures in .*\.jpg .*\.png.*found no files at all"):
+    with pytest.raises(ValueError, match=r"no images in .*\.jpg .*\.png.*found no files at all"):
         image_dls(tmp_path)
     for name in ("a.txt", "inside/b.txt"):
         (tmp_path / name).write_text("x")
@@ -431,20 +411,20 @@ def test_a_source_without_pictures_says_what_it_looked_for_and_found(tmp_path):
         image_dls(tmp_path)
     with pytest.raises(FileNotFoundError, match="there is no .*nowhere"):
         image_dls(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match=r"a\.txt is no source of pictures"):
+    with pytest.raises(ValueError, match=r"a\.txt is no source of images"):
         image_dls(tmp_path / "a.txt")
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"mean": [0.5] * 3}, "mean= is given without std="),
+        ({"mean": [0.5] * 3}, "mean and std go together"),
         ({"std": [0.5], "mean": [0.5] * 3}, "std has a value for each of 3 channels"),
         ({"channels": 4}, "channels is 3 for colours or 1 for grey, got 4"),
         ({"size": (3, 0)}, "height and width"),
         ({"on_error": "ignore"}, "on_error is one of skip, raise, replace"),
-        ({"max_errors": 10}, "max_errors is a share"),
-        ({"valid": 20, "splits": None}, "valid is a share"),
+        ({"max_errors": 10}, "max_errors is a fraction"),
+        ({"valid": 20, "splits": None}, "valid is a fraction"),
     ],
 )
 def test_settings_out_of_range_are_refused(folder, options, words):
@@ -452,7 +432,7 @@ def test_settings_out_of_range_are_refused(folder, options, words):
         image_dls(folder / "train", **options)
 
 
-def test_pictures_outside_of_the_classes_are_named(tmp_path):
+def test_images_outside_of_the_classes_are_named(tmp_path):
     write_folder(tmp_path, 6, ("train", "valid"))
     sample()[0].save(tmp_path / "train" / "stray.png")
     sample()[0].save(tmp_path / "loose.png")
@@ -460,6 +440,6 @@ def test_pictures_outside_of_the_classes_are_named(tmp_path):
         warnings.simplefilter("always")
         dls = image_dls(tmp_path, 2)
     said = " ".join(str(w.message) for w in found)
-    assert "1 pictures lie in no class folder and are left out: train/stray.png" in said
+    assert "1 images lie in no class folder and are left out: train/stray.png" in said
     assert "outside of the folders of the splits and are left out: loose.png" in said
     assert len(dls.filenames["train"]) == 6

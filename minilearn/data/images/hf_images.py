@@ -1,30 +1,31 @@
-"""Pictures in data sets of the library `datasets`, map-style or streamed."""
+"""Images in Hugging Face data sets, map-style or streamed."""
 
 from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from ..columns import is_picture
-from ..hub import has_own_format, is_hub_dataset
+from ..columns import is_image
+from ..hf_datasets import has_own_format, is_hub_dataset
 from .archives import not_empty
-from .items import Columns, Items, read_file
+from .items import Columns, Items, default_split, read_file
 
-SAVED = ("dataset_dict.json", "state.json")  # what save_to_disk leaves in a folder
+SAVED = ("dataset_dict.json", "state.json")  # files that save_to_disk writes
 
 
 def is_saved(folder: Path) -> bool:
-    """Tell whether `save_to_disk` of the library `datasets` wrote this folder."""
+    """Return whether `save_to_disk` of the library `datasets` wrote this folder."""
     return any((folder / name).is_file() for name in SAVED)
 
 
 def load_hub(name: str | os.PathLike, streaming: bool = False) -> Any:
-    """Load what stands in a folder of `save_to_disk`, or on the hub as "name" or "name:config"."""
+    """Load a folder of `save_to_disk`, or "name" or "name:config" from the hub."""
     import datasets
 
     if not isinstance(name, str):
@@ -34,25 +35,23 @@ def load_hub(name: str | os.PathLike, streaming: bool = False) -> Any:
 
 
 def from_hub(source: Any, columns: Columns) -> dict[str, Any]:
-    """Return `Items`, or `Streamed` pictures, by split.
+    """Return `Items`, or an `ImageStream`, by split.
 
     Raises:
         TypeError: this is no data set of `datasets`.
-        ValueError: it has no column of pictures, or a transform of its own.
+        ValueError: it has no column of images, or a transform of its own.
     """
     by_split = dict(source) if isinstance(source, Mapping) else {"": source}
-    found = {name: _found_in(ds, name, columns) for name, ds in by_split.items()}
-    if "" in found:
-        found = {"train" if found[""].labelled else "test": found[""]}
-    return found
+    found = {name: _images(ds, name, columns) for name, ds in by_split.items()}
+    return {name or default_split(images): images for name, images in found.items()}
 
 
-def _found_in(ds: Any, split: str, columns: Columns) -> Any:
+def _images(ds: Any, split: str, columns: Columns) -> Any:
     if isinstance(ds, IterableDataset) and hasattr(ds, "cast_column"):
-        return Streamed(ds, columns)
+        return ImageStream(ds, columns)
     if not is_hub_dataset(ds):
         raise TypeError(
-            f"a source of pictures is a path, or one or a dict of Hugging Face data sets, got "
+            f"a source of images is a path, or one or a dict of Hugging Face data sets, got "
             f"{type(ds).__name__}; DataLoaders.from_dsets takes other data sets"
         )
     if has_own_format(ds):
@@ -64,27 +63,27 @@ def _found_in(ds: Any, split: str, columns: Columns) -> Any:
 
 
 def _items(ds: Any, split: str, columns: Columns) -> Items:
-    key, label = picture_columns(ds.features, columns)
+    key, label = image_columns(ds.features, columns)
     raw = _undecoded(ds, key)
     paths = raw.select_columns([key])
-    if is_picture(ds.features[key]):  # the paths alone, not the bytes beside them
+    if is_image(ds.features[key]):  # the paths alone, not the bytes beside them
         paths = paths.flatten().select_columns([f"{key}.path"])
     found = paths[:][paths.column_names[0]]
-    names = [_path_in(value) or f"{split or 'row'}[{row}]" for row, value in enumerate(found)]
+    names = [stored_path(value) or f"{split or 'row'}[{row}]" for row, value in enumerate(found)]
     values = ds.select_columns([label])[:][label] if label else [None] * len(ds)
     classes = class_names_of(ds.features.get(label))
     labels = [columns.several(named(value, classes)) for value in values]
-    return Items(names, list(range(len(ds))), labels, Rows(raw, key), classes)
+    return Items(names, list(range(len(ds))), labels, partial(read_row, raw, key), classes)
 
 
-def picture_columns(features: Mapping[str, Any], columns: Columns) -> tuple[str, str | None]:
-    """Return the column of pictures and that of labels, if there is one.
+def image_columns(features: Mapping[str, Any], columns: Columns) -> tuple[str, str | None]:
+    """Return the column of images and the column of labels, if there is one.
 
     Raises:
-        ValueError: no column holds pictures.
+        ValueError: no column holds images.
     """
-    pictures = [name for name, feature in features.items() if is_picture(feature)]
-    key = pictures[0] if len(pictures) == 1 and not columns.paths else None
+    images = [name for name, feature in features.items() if is_image(feature)]
+    key = images[0] if len(images) == 1 and not columns.paths else None
     key = key or columns.find_paths(list(features))
     return key, columns.find_labels([name for name in features if name != key])
 
@@ -96,7 +95,7 @@ def class_names_of(feature: Any) -> list[str] | None:
 
 
 def named(value: Any, classes: list[str] | None) -> Any:
-    """Return a label by name: of a number, of each number in a list, None for -1."""
+    """Return the name of a label, or of each in a list; None for -1."""
     if isinstance(value, list):
         return [named(one, classes) for one in value]
     if classes is None or value is None:
@@ -105,56 +104,52 @@ def named(value: Any, classes: list[str] | None) -> Any:
 
 
 def _undecoded(ds: Any, key: str) -> Any:
-    if not is_picture(ds.features[key]):
+    if not is_image(ds.features[key]):
         return ds
     from datasets import Image
 
     return ds.cast_column(key, Image(decode=False))
 
 
-def _path_in(value: Any) -> str | None:
+def stored_path(value: Any) -> str | None:
+    """Return the path in the value of a column of images or paths, None where it has none."""
     path = value.get("path") if isinstance(value, Mapping) else value
     return path if isinstance(path, str) else None
 
 
-class Rows:
-    """Read the pictures of a map-style data set by row."""
-
-    def __init__(self, ds: Any, key: str) -> None:
-        self.ds, self.key = ds, key
-
-    def __call__(self, row: int) -> bytes:
-        """Return the bytes of a picture."""
-        return stored(self.ds[row][self.key])
+def read_row(ds: Any, key: str, row: int) -> bytes:
+    """Return the bytes of an image in a map-style data set."""
+    return image_bytes(ds[row][key])
 
 
-def stored(value: Any) -> bytes:
-    """Return the bytes of what a column of pictures or of paths holds.
+def image_bytes(value: Any) -> bytes:
+    """Return the bytes of an image from the value of a column of images or paths.
 
     Raises:
-        OSError: it holds nothing, or the file is not there.
+        OSError: the value is empty, or the file does not exist.
     """
     if isinstance(value, Mapping):
         value = value.get("path") if value.get("bytes") is None else value["bytes"]
     if value is None:
-        raise OSError("there is no picture in this row")
+        raise OSError("there is no image in this row")
     return not_empty(value) if isinstance(value, bytes) else read_file(value)
 
 
-class Streamed:
-    """A stream of pictures, undecoded, and which columns hold what."""
+class ImageStream:
+    """A stream of undecoded images, with its columns of images and labels."""
 
     def __init__(self, ds: Any, columns: Columns) -> None:
-        features = ds.features
-        if features is None:  # known when the first rows were read
-            features = ds._resolve_features().features
-        self.columns = columns
-        self.key, self.label = picture_columns(features, columns)
-        self.classes = class_names_of(features.get(self.label))
-        self.ds = _undecoded(ds if ds.features else ds.cast(features), self.key)
+        if ds.features is None:  # it has no declared types: the first row tells them
+            from datasets import Dataset
 
-    def shuffled(self, seed: int, buffer: int) -> Streamed:
-        """Return the stream in another order in each epoch, as far as a buffer allows."""
+            ds = ds.cast(Dataset.from_list(list(ds.take(1))).features)
+        self.columns = columns
+        self.key, self.label = image_columns(ds.features, columns)
+        self.classes = class_names_of(ds.features.get(self.label))
+        self.ds = _undecoded(ds, self.key)
+
+    def shuffled(self, seed: int, buffer: int) -> ImageStream:
+        """Return the stream in a new order in each epoch, shuffled within a buffer."""
         other = copy.copy(self)
         other.ds = self.ds.shuffle(seed=seed, buffer_size=buffer)
         return other
@@ -164,8 +159,8 @@ class Streamed:
         """Whether there is a column of labels."""
         return self.label is not None
 
-    def __iter__(self) -> Any:
-        """Yield the stored value and the label of each picture."""
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        """Yield the stored value and the label of each image."""
         for row in self.ds:
             label = named(row[self.label], self.classes) if self.label else None
             yield row[self.key], self.columns.several(label)

@@ -15,8 +15,9 @@ from PIL import Image as PILImage
 from torch.utils.data import DataLoader, default_collate
 
 from minilearn.data import DataLoaders, collate_dict, inplace
-from minilearn.data.columns import Scale, channel_stats, load_columns
-from minilearn.data.hub import has_own_format
+from minilearn.data.columns import channel_stats, load_columns
+from minilearn.data.hf_datasets import has_own_format
+from minilearn.data.pipeline import Pipeline
 
 HERE = Path(__file__).parent
 
@@ -26,7 +27,7 @@ def plain():
     return Dataset.from_dict({"x": [1, 2, 3, 4], "y": [0, 1, 0, 1]})
 
 
-def pictures(n=6, mode="L", size=(8, 6), format="PNG"):
+def images(n=6, mode="L", size=(8, 6), format="PNG"):
     rng = np.random.default_rng(0)
     raw = [rng.integers(0, 256, (size[1], size[0], 3), dtype=np.uint8) for _ in range(n)]
     files = []
@@ -141,7 +142,7 @@ def test_collate_dict_names_the_columns_seen_when_one_is_missing(plain):
 
 
 def test_collate_dict_names_the_column_that_cannot_be_collated():
-    ds = pictures(2)
+    ds = images(2)
     with pytest.raises(TypeError, match="(?s)column 'image'.*with_transform"):
         collate_dict(ds)([ds[0], ds[1]])
 
@@ -155,7 +156,7 @@ def test_collate_dict_can_be_pickled_before_and_after_its_first_batch(plain):
 
 
 def test_usage_lines_of_the_course_run_as_written():
-    train = pictures(8)
+    train = images(8)
     x, y = train.features
 
     @inplace
@@ -191,7 +192,7 @@ def check_transform_sees_all_columns(make_dls):
             "label": batch["label"],
         }
 
-    ds = pictures(6)
+    ds = images(6)
     dls = make_dls(DatasetDict(train=ds, validation=ds).with_transform(transform))
     for _ in range(2):
         for xb, yb in [*dls.train, *dls.valid]:
@@ -218,32 +219,32 @@ def test_check_of_the_columns_sees_removed_ones():
 
 @pytest.mark.parametrize("format", ["PNG", "WEBP"])
 @pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA", "P", "1"])
-def test_pictures_in_memory_equal_those_of_pil(mode, format):
+def test_images_in_memory_equal_those_of_pil(mode, format):
     if format == "WEBP" and mode not in ("RGB", "RGBA"):
         pytest.skip("WEBP knows no such mode")
-    ds = pictures(mode=mode, format=format)
+    ds = images(mode=mode, format=format)
     shown = {"P": "RGB", "1": "L"}.get(mode)
     assert torch.equal(load_columns(ds)["image"], by_pil(ds, shown))
 
 
-def test_large_pictures_equal_those_of_pil():
-    ds = pictures(2, "RGB", (80, 70))
+def test_large_images_equal_those_of_pil():
+    ds = images(2, "RGB", (80, 70))
     assert torch.equal(load_columns(ds)["image"], by_pil(ds))
 
 
 def test_a_mode_asked_for_by_the_feature_is_kept():
-    ds = pictures(mode="L").cast_column("image", Image(mode="RGB"))
+    ds = images(mode="L").cast_column("image", Image(mode="RGB"))
     assert torch.equal(load_columns(ds)["image"], by_pil(ds))
 
 
-def test_pictures_in_files_are_read(tmp_path):
+def test_images_in_files_are_read(tmp_path):
     PILImage.fromarray(np.arange(12, dtype=np.uint8).reshape(3, 4)).save(tmp_path / "a.png")
     ds = Dataset.from_dict({"image": [str(tmp_path / "a.png")]}).cast_column("image", Image())
     assert load_columns(ds)["image"].flatten().tolist() == list(range(12))
 
 
 def test_rows_follow_a_shuffled_selection():
-    ds = pictures(6).shuffle(seed=1).select([4, 1, 0])
+    ds = images(6).shuffle(seed=1).select([4, 1, 0])
     columns = load_columns(ds)
     assert torch.equal(columns["image"], by_pil(ds))
     assert columns["label"].tolist() == ds["label"]
@@ -267,12 +268,12 @@ def test_numbers_become_tensors_and_texts_stay_lists():
     ("make", "error", "message"),
     [
         (
-            lambda: join(pictures(1), pictures(1, size=(5, 5))),
+            lambda: join(images(1), images(1, size=(5, 5))),
             ValueError,
             "(?s)row 0.*row 1.*with_transform",
         ),
-        (lambda: join(pictures(1), pictures(1, "RGB")), ValueError, "(?s)differ.*cast_column"),
-        (lambda: pictures(1, "I;16"), ValueError, "(?s)mode 'I;16'.*with_transform"),
+        (lambda: join(images(1), images(1, "RGB")), ValueError, "(?s)differ.*cast_column"),
+        (lambda: images(1, "I;16"), ValueError, "(?s)mode 'I;16'.*with_transform"),
         (lambda: Dataset.from_dict({"y": [1, None]}), ValueError, "'y' has no value in row 1"),
     ],
 )
@@ -287,12 +288,12 @@ def join(*parts):
     return concatenate_datasets(list(parts))
 
 
-def test_unknown_columns_and_too_many_pictures_are_errors():
+def test_unknown_columns_and_too_many_images_are_errors():
     with pytest.raises(KeyError, match=r"no column 'z' .* \['image', 'label'\]"):
-        load_columns(pictures(1), ["z"])
-    with pytest.raises(MemoryError, match="(?s)6 pictures.*cache=True"):
-        load_columns(pictures(6), limit=6 * 48 - 1)
-    assert len(load_columns(pictures(6), limit=6 * 48)["image"]) == 6
+        load_columns(images(1), ["z"])
+    with pytest.raises(MemoryError, match="(?s)6 images.*cache=True"):
+        load_columns(images(6), limit=6 * 48 - 1)
+    assert len(load_columns(images(6), limit=6 * 48)["image"]) == 6
 
 
 def test_scale_and_stats_follow_the_formulas():
@@ -302,10 +303,14 @@ def test_scale_and_stats_follow_the_formulas():
     torch.testing.assert_close(mean, scaled.mean((0, 2, 3)).float())
     torch.testing.assert_close(std, scaled.std((0, 2, 3), unbiased=False).float())
     m, s = mean[:, None, None], std[:, None, None]
-    assert torch.equal(Scale(mean, std)(raw), (raw.float() / 255 - m) / s)
-    assert torch.equal(Scale()(raw), raw.float() / 255)
+    assert torch.equal(scaled_by(mean, std, raw), (raw.float() / 255 - m) / s)
+    assert torch.equal(Pipeline().scale(raw), raw.float() / 255)
+
+
+def scaled_by(mean, std, images):
+    return Pipeline(mean=mean.tolist(), std=std.tolist()).scale(images)
 
 
 def test_a_constant_channel_stays_finite():
     raw = torch.full((2, 1, 2, 2), 7, dtype=torch.uint8)
-    assert Scale(*channel_stats(raw))(raw).abs().max() < 1e-6
+    assert scaled_by(*channel_stats(raw), raw).abs().max() < 1e-6

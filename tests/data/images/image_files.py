@@ -1,4 +1,4 @@
-"""Folders of real picture files: the sample written out, and files that are unusual or broken."""
+"""Folders of real image files: the sample written out, and files that are unusual or broken."""
 
 import io
 import random
@@ -12,9 +12,9 @@ from PIL import Image
 from minilearn import fashion_mnist
 
 CLASSES = ("bag", "boot", "coat")
-FAULTY = {
+CORRUPT = {
     "train/bag/truncated.jpg": "image file is truncated",
-    "train/bag/text.png": "this is no picture",
+    "train/bag/text.png": "this is no image",
     "train/coat/zero.jpg": "the file is empty",
 }
 
@@ -25,7 +25,7 @@ def sample() -> list[Image.Image]:
 
 
 def write_folder(root: Path, n: int = 24, splits=("train", "valid")) -> Path:
-    """Write pictures below root/split/class, PNG and JPEG by turns."""
+    """Write images below root/split/class, PNG and JPEG by turns."""
     for k, split in enumerate(splits):
         for i in range(n):
             folder = root / split / CLASSES[i % 3]
@@ -40,15 +40,15 @@ def jpeg(image: Image.Image) -> bytes:
     return file.getvalue()
 
 
-def add_faulty(root: Path) -> None:
+def add_corrupt(root: Path) -> None:
     whole = jpeg(sample()[0])
     (root / "train/bag/truncated.jpg").write_bytes(whole[: len(whole) // 2])
-    (root / "train/bag/text.png").write_text("no picture")
+    (root / "train/bag/text.png").write_text("no image")
     (root / "train/coat/zero.jpg").write_bytes(b"")
 
 
 def add_unusual(folder: Path) -> dict[str, Image.Image]:
-    """Write readable files of unusual kinds; return each as the picture that is to be seen."""
+    """Write readable files of unusual kinds; return each as the image that is to be seen."""
     grey = sample()[1]
     colours = Image.merge("RGB", [grey, grey.rotate(90), grey.rotate(180)])
     (folder / "jpeg.png").write_bytes(jpeg(grey))
@@ -88,7 +88,7 @@ def all_of(dl) -> list[torch.Tensor]:
 
 
 def raw(dls, name: str) -> torch.Tensor:
-    """Return the pictures of a pass as 0..255, as they were before they were normalised."""
+    """Return the images of a pass as 0..255, as they were before they were normalised."""
     x = all_of(dls[name])[0]
     if dls.mean is not None:
         x = x * dls.std[:, None, None] + dls.mean[:, None, None]
@@ -100,7 +100,7 @@ def pixels(image: Image.Image) -> torch.Tensor:
 
 
 class Jitter:
-    """A random transform that shows what it drew: the picture is one grey level."""
+    """A random transform that shows what it drew: the image is one grey level."""
 
     def __call__(self, image):
         draws = random.random(), float(np.random.rand()), float(torch.rand(()))

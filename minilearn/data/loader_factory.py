@@ -1,4 +1,4 @@
-"""From one data set to its loader: whole batches from memory, item by item, or a stream."""
+"""Make the loader that fits a data set: whole batches from memory, item by item, or a stream."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+from minilearn.base.batch import n_batches
+from minilearn.base.text import whole
+
 from .seeded import ArrayLoader, SeededLoader
 
 
 class Dataset:
-    """Arrays of one length, served together: item, slice or index list i gives (x[i], y[i], ...).
+    """Arrays of one length: item, slice or index list i is (x[i], y[i], ...).
 
     Args:
         arrays: tensors, numpy arrays or other sequences, of N items each.
@@ -59,17 +62,17 @@ def get_dls(
 ) -> tuple[Any, Any]:
     """Return a shuffled training loader and a validation loader.
 
-    Tensors in memory (`Dataset`, `TensorDataset`) are served by an ArrayLoader, other map-style
-    data sets by a SeededLoader, streams by torch's DataLoader in their own order.
+    Tensors in memory (`Dataset`, `TensorDataset`) get an ArrayLoader, other map-style data sets a
+    SeededLoader, streams torch's DataLoader in their own order.
 
     Args:
         train_ds: the training data set.
-        valid_ds: the validation data set.
+        valid_ds: the validation data set; None for no validation loader.
         bs: items in a training batch.
         bs_valid: items in a validation batch; None for twice as many, since no gradients are kept.
         drop_last: leave out a last training batch that is not full; validation keeps all.
         seed: fixes order and random transforms; None draws one from torch's global generator.
-        kwargs: others of torch's DataLoader, for both. Workers stay alive between the passes, and
+        kwargs: others of torch's DataLoader, for both. Workers stay alive between epochs, and
             memory is pinned where there is a GPU, unless you say otherwise.
 
     Raises:
@@ -78,6 +81,8 @@ def get_dls(
     train = make_loader(
         "train", train_ds, bs, shuffle=True, drop_last=drop_last, seed=seed, **kwargs
     )
+    if valid_ds is None:
+        return train, None
     return train, make_loader("valid", valid_ds, bs_valid or 2 * bs, seed=seed, **kwargs)
 
 
@@ -92,38 +97,30 @@ def make_loader(
     **kwargs: Any,
 ) -> ArrayLoader | DataLoader:
     """Make the loader that fits a data set: see `get_dls`; `split` is its name in errors."""
-    if isinstance(ds, IterableDataset) or not hasattr(ds, "__getitem__"):
-        generator = None if seed is None else torch.Generator().manual_seed(seed)
-        kwargs = _worker_defaults(kwargs)
-        return DataLoader(ds, batch_size, drop_last=drop_last, generator=generator, **kwargs)
-    check_not_empty(ds, split, batch_size, drop_last)
-    arrays = _tensors_of(ds)
-    if arrays and not kwargs:
+    is_stream = isinstance(ds, IterableDataset) or not hasattr(ds, "__getitem__")
+    arrays = () if is_stream or kwargs else _tensors_of(ds)
+    if not is_stream:
+        check_not_empty(ds, split, batch_size, drop_last)
+    if arrays:
         columns = dict(enumerate(arrays))
         return ArrayLoader(
             columns, batch_size, dataset=ds, shuffle=shuffle, drop_last=drop_last, seed=seed
         )
-    kwargs = _worker_defaults(kwargs)
-    return SeededLoader(ds, batch_size, shuffle, seed=seed, drop_last=drop_last, **kwargs)
+    kwargs = {
+        "drop_last": drop_last,
+        "persistent_workers": kwargs.get("num_workers", 0) > 0,
+        "pin_memory": torch.cuda.is_available(),
+    } | kwargs
+    if is_stream:
+        generator = None if seed is None else torch.Generator().manual_seed(seed)
+        return DataLoader(ds, batch_size, generator=generator, **kwargs)
+    return SeededLoader(ds, batch_size, shuffle, seed=seed, **kwargs)
 
 
-def _worker_defaults(kwargs: dict) -> dict:
-    defaults = {"persistent_workers": kwargs.get("num_workers", 0) > 0}
-    return defaults | {"pin_memory": torch.cuda.is_available()} | kwargs
-
-
-def check_batch_size(batch_size: int) -> None:
-    """Raise ValueError where this is no number of items."""
-    if batch_size != int(batch_size) or batch_size < 1:
-        raise ValueError(f"a batch has a whole number of items, 1 or more, got {batch_size}")
-
-
-def check_not_empty(
-    ds: Any, split: str, batch_size: int, drop_last: bool = False, **others: Any
-) -> None:
-    """Raise ValueError where a data set gives no batch; one without a length is let through."""
-    check_batch_size(batch_size)
-    n = len_or_none(ds)
+def check_not_empty(ds: Any, split: str, batch_size: int, drop_last: bool = False) -> None:
+    """Raise ValueError where a data set has a length and gives no batch."""
+    whole("batch_size", batch_size, of="items")
+    n = n_batches(ds)
     if n is not None and n < (batch_size if drop_last else 1):
         raise ValueError(
             f"the {split!r} data give no batch: {n:,} samples, batch size {batch_size}, "
@@ -133,15 +130,7 @@ def check_not_empty(
 
 
 def _tensors_of(ds: Any) -> Sequence[Tensor]:
-    """Return the tensors of a data set that only indexes them, else nothing."""
+    """Return the tensors of a data set that only indexes them, else an empty tuple."""
     arrays = {Dataset: "arrays", TensorDataset: "tensors"}.get(type(ds))
     tensors = getattr(ds, arrays) if arrays else ()
     return tensors if all(isinstance(t, Tensor) for t in tensors) else ()
-
-
-def len_or_none(x: Any) -> int | None:
-    """Return the length of what has one, else None."""
-    try:
-        return len(x)
-    except TypeError:
-        return None

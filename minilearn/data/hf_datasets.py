@@ -1,4 +1,4 @@
-"""Hugging Face data sets: transforms in place, rows to batches, which split is for what."""
+"""Hugging Face data sets: in-place transforms, collating, choosing splits, making loaders."""
 
 from __future__ import annotations
 
@@ -16,23 +16,16 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 
-from .build import make_loader
-from .columns import (
-    MEMORY_LIMIT,
-    MissingKeyError,
-    Scale,
-    channel_stats,
-    is_picture,
-    load_columns,
-)
-from .pipeline import Pipeline, pipeline_of
+from .columns import MEMORY_LIMIT, MissingKeyError, channel_stats, is_image, load_columns
+from .loader_factory import make_loader
+from .pipeline import Pipeline, names_of
 from .seeded import ArrayLoader, SeededLoader
 
 VALID_SPLITS = ("validation", "valid", "val", "dev", "test")  # the first that exists is taken
 
 
 class inplace:
-    """Make a transform that changes a batch in place also return it, as `with_transform` wants.
+    """Turn a function that changes a batch in place into a transform for `with_transform`.
 
     The result can be pickled wherever `f` can, so worker processes may be spawned or forked.
 
@@ -52,14 +45,14 @@ class inplace:
         return batch
 
     def __reduce__(self) -> tuple:
-        # As a decorator we stand under the function's own name, where pickle would look for `f`.
+        # A decorator replaces the function under its name, where pickle would look for `f`.
         try:
             named = _look_up(self.__module__, self.__qualname__) is self
         except (AttributeError, KeyError):
             named = False
         if not named:
             return inplace, (self.f,)
-        # datasets tells transforms apart by their pickle: a redefined function must look different.
+        # `datasets` compares transforms by their pickles: a redefined function must differ.
         code = getattr(self.f, "__code__", None)
         version = zlib.crc32(marshal.dumps(code, 2)) if code else 0
         return _look_up, (self.__module__, self.__qualname__, version)
@@ -72,11 +65,10 @@ def _look_up(module: str, name: str, version: int = 0) -> Any:
 
 
 class collate_dict:
-    """Collate rows (dicts) of a data set into a tuple of its columns, one field too.
+    """Collate rows (dicts) of a data set into a tuple of its columns, also where there is only one.
 
-    The order is that of `ds.features`. Which columns there are is decided at the first batch, since
-    a transform may drop, rename or add some: new ones stand where the first dropped one stood, else
-    last.
+    The order is that of `ds.features`. The first batch decides which columns there are, since a
+    transform may drop, rename or add some: new ones replace the first dropped one, else come last.
 
     Args:
         ds: a data set with `features`; only their names are kept.
@@ -84,7 +76,7 @@ class collate_dict:
 
     Raises:
         KeyError: a batch lacks a wanted column; names the columns it has.
-        TypeError: a column cannot become a tensor, such as a PIL picture.
+        TypeError: a column cannot become a tensor, such as one of PIL images.
     """
 
     def __init__(self, ds: Any, keys: Sequence[str] | None = None) -> None:
@@ -110,9 +102,8 @@ class collate_dict:
 def _merge_order(features: list[str], seen: list[str]) -> list[str]:
     known = [key for key in features if key in seen]
     new = [key for key in seen if key not in features]
-    dropped = [key not in seen for key in features]
-    place = dropped.index(True) if True in dropped else len(known)
-    return known[:place] + new + known[place:]
+    first_dropped = next((i for i, key in enumerate(features) if key not in seen), len(known))
+    return known[:first_dropped] + new + known[first_dropped:]
 
 
 def _collate_column(key: str, values: list) -> Any:
@@ -126,25 +117,25 @@ def _collate_column(key: str, values: list) -> Any:
 
 
 def is_hub_dataset(ds: Any) -> bool:
-    """Tell whether `ds` is a map-style data set of the library `datasets`."""
+    """Return whether `ds` is a map-style data set of the library `datasets`."""
     return all(hasattr(ds, name) for name in ("features", "column_names", "with_format", "format"))
 
 
 def has_own_format(ds: Any) -> bool:
-    """Tell whether a hub data set was given a format or transform, or shows only some columns."""
+    """Return whether a data set has a format or transform, or shows only some columns."""
     shown = ds.format
     return shown["type"] is not None or set(shown["columns"]) != set(ds.column_names)
 
 
 def choose_splits(dd: Mapping[str, Any], wanted: Mapping[str, str | None] | None) -> dict[str, str]:
-    """Choose which split is for `train`, `valid` and `test`.
+    """Choose the splits for `train`, `valid` and `test`.
 
     Args:
         dd: data sets by the name of the split.
         wanted: the user's choice for some or all of the three; None as a choice means none.
 
     Raises:
-        KeyError: a split does not exist, or none is fit for training or validation.
+        KeyError: a split does not exist, or none is known for training or validation.
     """
     names = list(dd)
     validation = next((name for name in VALID_SPLITS if name in dd), None)
@@ -170,86 +161,82 @@ HOW_TO_NAME = 'Name it in splits={"train": ..., "valid": ...}'
 
 def hub_loaders(
     data: Mapping[str, Any],
-    passes: Mapping[str, Mapping[str, Any]],
+    splits: Mapping[str, str],
+    options: Mapping[str, Mapping[str, Any]],
     as_tuple: bool,
     keys: Sequence[str] | None,
     normalize: bool | tuple,
     cache: bool | None,
     **kwargs: Any,
-) -> tuple[dict[str, ArrayLoader | DataLoader], Any, Any]:
-    """Make the loaders of `DataLoaders.from_dd`, which explains the options.
+) -> tuple[dict[str, ArrayLoader | DataLoader], Pipeline | None]:
+    """Make the loaders of `DataLoaders.from_dd`.
 
-    `data` holds data sets by role (`train`, `valid`, ...), `passes` by role what `make_loader`
-    takes besides: split, batch_size, shuffle, drop_last, seed.
+    Args:
+        data: data sets by role (`train`, `valid`, ...).
+        splits: their own names by role, for errors.
+        options: for each role batch_size, seed and, for training, shuffle and drop_last.
+        as_tuple: as in `from_dd`.
+        keys: as in `from_dd`.
+        normalize: as in `from_dd`.
+        cache: as in `from_dd`.
+        kwargs: as in `from_dd`.
 
     Returns:
-        Loaders by role; mean and deviation that normalise the pictures, or None and None.
+        The loaders by role, and the pipeline of plain data with at most one column of images.
     """
-    plain = _are_plain({passes[role]["split"]: ds for role, ds in data.items()})
+    plain = _are_plain({splits[role]: ds for role, ds in data.items()})
     collate = collate_dict(data["train"], keys)
     if cache and "collate_fn" in kwargs:
         raise ValueError(
             "cache=True keeps columns and collate_fn wants rows; give only one of them"
         )
-    if not cache and not (cache is None and plain and "collate_fn" not in kwargs):
+    if not cache and (cache is False or not plain or "collate_fn" in kwargs):
         kwargs = {"collate_fn": collate if as_tuple else collate.as_dict} | kwargs
-        loaders = {role: make_loader(ds=ds, **passes[role], **kwargs) for role, ds in data.items()}
-        return loaders, None, None
+        return {
+            role: make_loader(splits[role], ds, **options[role], **kwargs)
+            for role, ds in data.items()
+        }, None
     if plain:
         read = partial(load_columns, keys=keys, limit=math.inf if cache else MEMORY_LIMIT)
     else:
-        read = partial(_run_transform, collate=collate, seed=passes["train"]["seed"], **kwargs)
+        read = partial(_run_transform, collate=collate, seed=options["train"]["seed"], **kwargs)
     distinct = {id(ds): ds for ds in data.values()}  # one split may be both valid and test
     once = {key: read(ds) for key, ds in distinct.items()}
     columns = {role: once[id(ds)] for role, ds in data.items()}
-    pictures = [k for k in columns["train"] if plain and is_picture(data["train"].features[k])]
-    scales, mean, std = _fit_scales(columns, pictures, normalize)
-    loaders = {}
-    for role, ds in data.items():
-        options = {k: v for k, v in passes[role].items() if k != "split"}
-        loaders[role] = ArrayLoader(
-            columns[role], dataset=ds, transforms=scales, as_tuple=as_tuple, **options
+    pipelines = _pipelines(columns, data["train"].features, normalize) if plain else {}
+    transforms = {key: pipeline.scale for key, pipeline in pipelines.items() if key is not None}
+    loaders: dict[str, Any] = {
+        role: ArrayLoader(
+            columns[role], dataset=ds, transforms=transforms, as_tuple=as_tuple, **options[role]
         )
-    return loaders, mean, std
+        for role, ds in data.items()
+    }
+    return loaders, next(iter(pipelines.values())) if len(pipelines) == 1 else None
 
 
-def _fit_scales(
-    columns: Mapping[str, Mapping[str, Any]], pictures: Sequence[str], normalize: bool | tuple
-) -> tuple[dict[str, Scale], Any, Any]:
-    """Return the scale of each picture column, and mean and deviation (dicts for several)."""
-    stats = {}
-    for key in pictures:
-        channels = {role: part[key].shape[1] for role, part in columns.items()}
-        if len(set(channels.values())) > 1:
+def _pipelines(
+    columns: Mapping[str, Mapping[str, Any]], features: Any, normalize: bool | tuple
+) -> dict[str | None, Pipeline]:
+    """Return the pipeline of each column of images; without such columns, that of the classes."""
+    train, classes = columns["train"], names_of(features)
+    pipelines: dict[str | None, Pipeline] = {}
+    for key in filter(lambda key: is_image(features[key]), train):
+        shapes = {role: tuple(part[key].shape[1:]) for role, part in columns.items()}
+        channels, height, width = shapes["train"]
+        if any(shape[0] != channels for shape in shapes.values()):
             raise ValueError(
-                f"pictures of column {key!r} have other channels in other splits: {channels}; give "
-                f'them one mode by dd.cast_column({key!r}, datasets.Image(mode="RGB"))'
+                f"images of column {key!r} have other channels in other splits: (C, H, W) is "
+                f"{shapes}; give them one mode by "
+                f'dd.cast_column({key!r}, datasets.Image(mode="RGB"))'
             )
-        if normalize is True:
-            stats[key] = channel_stats(columns["train"][key])
-        else:
-            stats[key] = tuple(map(torch.tensor, normalize)) if normalize else (None, None)
-    scales = {key: Scale(*stats[key]) for key in pictures}
-    if len(pictures) == 1:
-        return scales, *stats[pictures[0]]
-    means, stds = ({key: s[i] for key, s in stats.items()} or None for i in (0, 1))
-    return scales, means, stds
-
-
-def share_pipeline(loaders: Mapping[str, Any], ds: Any, mean: Any, std: Any) -> Pipeline | None:
-    """Let all loaders of plain data scale their pictures by one pipeline, and return it."""
-    train = loaders["train"]
-    if not isinstance(train, ArrayLoader) or has_own_format(ds):
-        return None
-    pipeline = pipeline_of(train.columns, ds.features, mean, std)
-    if pipeline is not None:
-        for dl in loaders.values():
-            dl.transforms = dict.fromkeys(dl.transforms, pipeline.scale)
-    return pipeline
+        stats = channel_stats(train[key]) if normalize is True else normalize or (None, None)
+        mean, std = (x if x is None else torch.as_tensor(x).tolist() for x in stats)
+        pipelines[key] = Pipeline((height, width), "crop", channels, mean, std, classes)
+    return pipelines or {None: Pipeline(classes=classes)}
 
 
 def _run_transform(ds: Any, collate: collate_dict, seed: int | None, **kwargs: Any) -> dict:
-    """Return what a data set's own transform makes of all its rows, by column."""
+    """Return all rows, as the data set's own transform returns them, by column."""
     batches = list(SeededLoader(ds, 1024, seed=seed, collate_fn=collate.as_dict, **kwargs))
     columns: dict[str, Any] = {key: [batch[key] for batch in batches] for key in batches[0]}
     for key, parts in columns.items():
@@ -260,7 +247,7 @@ def _run_transform(ds: Any, collate: collate_dict, seed: int | None, **kwargs: A
 
 
 def _are_plain(data: Mapping[str, Any]) -> bool:
-    """Tell whether these splits are plain data sets of equal columns; all or none must be."""
+    """Return whether these splits are plain data sets with equal columns; all or none must be."""
     plain = {split: is_hub_dataset(ds) and not has_own_format(ds) for split, ds in data.items()}
     if len(set(plain.values())) > 1:
         formatted = [split for split, is_plain in plain.items() if not is_plain]
