@@ -27,11 +27,10 @@ if TYPE_CHECKING:
     from .inference import export as _export
     from .inference import infer as _infer
     from .inference import predict as _predict
-    from .insight import batch_size as _batch_size
     from .insight import diagnosis as _diagnosis
-    from .insight import dry_run as _dry_run
     from .insight import explain as _explain
     from .insight import lr_finder as _lr_finder
+    from .insight import preflight as _preflight
     from .insight import show as _show
     from .insight import summary as _summary
     from .insight import timing as _timing
@@ -47,11 +46,10 @@ else:
     _export = LazyMethods("inference.export")
     _infer = LazyMethods("inference.infer")
     _predict = LazyMethods("inference.predict")
-    _batch_size = LazyMethods("insight.batch_size")
     _diagnosis = LazyMethods("insight.diagnosis")
-    _dry_run = LazyMethods("insight.dry_run")
     _explain = LazyMethods("insight.explain")
     _lr_finder = LazyMethods("insight.lr_finder")
+    _preflight = LazyMethods("insight.preflight")
     _show = LazyMethods("insight.show")
     _summary = LazyMethods("insight.summary")
     _timing = LazyMethods("insight.timing")
@@ -118,8 +116,8 @@ class Learner(Loop):
 
     # before a long run
     lr_find = _lr_finder.lr_find
-    find_batch_size = _batch_size.find_batch_size
-    dry_run = _dry_run.dry_run
+    find_batch_size = _preflight.find_batch_size
+    dry_run = _preflight.dry_run
 
     # looking inside
     explain = _explain.explain

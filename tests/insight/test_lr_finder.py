@@ -22,8 +22,7 @@ from minilearn.callbacks.training import TrainCB
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 from minilearn.insight import lr_finder
-from minilearn.insight.lr_curve import LRFound, limit
-from minilearn.insight.lr_finder import LRFinderCB
+from minilearn.insight.lr_finder import LRFinderCB, LRFound, limit
 from minilearn.learner import Learner, MomentumLearner
 from minilearn.loggers.recorder import RecorderCB
 from minilearn.metrics.callback import MetricsCB
