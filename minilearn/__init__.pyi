@@ -63,7 +63,7 @@ from .insight.gradient_stats import GradientStats
 from .insight.hooks import Hook, Hooks, HooksCallback
 from .insight.interpret import Interpretation
 from .insight.lr_finder import LRFinderCB
-from .insight.timing import MemoryCB, ProfilerCB, TimerCB
+from .insight.timing import ProfilerCB, TimerCB
 from .learner import Learner, MomentumLearner, TrainLearner, fit, load_learner
 from .loggers.base import LoggerCB, log_values
 from .loggers.files import CSVLoggerCB, JSONLLoggerCB, TensorBoardCB
@@ -157,7 +157,6 @@ __all__ = [
     "MCDropoutCB",
     "MLflowCB",
     "MatmulPrecisionCB",
-    "MemoryCB",
     "MetricStorage",
     "MetricsCB",
     "MissingActionError",

@@ -1,8 +1,7 @@
-"""Where the time and the memory of a fit go: TimerCB, ProfilerCB, MemoryCB."""
+"""Where the time of a fit goes: TimerCB, ProfilerCB."""
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable
 from functools import wraps
@@ -227,39 +226,3 @@ class ProfilerCB(Callback):
         if self.profile is not None and self._runs:
             self._runs = False
             self.profile.stop()
-
-
-class MemoryCB(Callback):
-    """Add the most memory that a round needed to its row of the history: `memory_mb`, in MiB.
-
-    On CUDA these are the tensors of this process's device; elsewhere the memory of the process, the
-    most that it ever had.
-
-    Events: before_round, after_epoch
-    Order:  METRICS + 1
-    Reads:  row
-    Writes: row
-    """
-
-    order = Order.METRICS + 1
-
-    def before_round(self, learn: Loop) -> None:
-        """Begin to measure."""
-        if torch.cuda.is_available():
-            torch.cuda.reset_peak_memory_stats()
-
-    def after_epoch(self, learn: Loop) -> None:
-        """Write it to the row; what comes last counts."""
-        learn.row = {**learn.row, "memory_mb": memory_mb()}
-
-
-def memory_mb() -> float | None:
-    """Return the most memory that was in use, in MiB; None where the system does not say."""
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated() / 2**20
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10

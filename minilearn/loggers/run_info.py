@@ -1,4 +1,4 @@
-"""What a run was made of: RunCB."""
+"""How a run was made: RunCB."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RunCB(Callback):
 
     Args:
         dir: the folder.
-        settings: what else belongs to the record, such as options of your own.
+        settings: what else to write, such as your own options.
 
     Events: before_fit, cleanup_fit
     Order:  REPORT
@@ -57,7 +57,7 @@ class RunCB(Callback):
         self._write()
 
     def cleanup_fit(self, learn: Loop) -> None:
-        """Say how the fit ended."""
+        """Add how the fit ended."""
         ended = {"ended": _now(), "epoch": learn.epoch, "steps": learn.steps_done}
         self._runs[-1] |= {**ended, "error": learn.error and repr(learn.error)}
         self._write()

@@ -1,4 +1,4 @@
-"""Values over time, smoothed for the eye: HistoryBuffer, MetricStorage.
+"""Values over time, smoothed for display: HistoryBuffer, MetricStorage.
 
 Tensors stay on their device until a value is asked for.
 """

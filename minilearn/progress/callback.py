@@ -18,7 +18,7 @@ from minilearn.core.events import Order
 from ..base.notebook import in_notebook
 from ..base.rank import rank
 from .notebook import Notebook
-from .terminal import Bar, Lines, Silent, Terminal, take_log
+from .terminal import Bar, Lines, Silent, Terminal, redirected_log
 
 if TYPE_CHECKING:
     from minilearn.core.learner import Loop
@@ -133,7 +133,7 @@ class ProgressCB(Callback):
     def _take_log(self, metrics: Any) -> None:
         """Keep a MetricsCB from printing; show the rows of one that writes none to the history."""
         self._logs_rows = self._logs_rows or not hasattr(metrics, "rows")
-        taken = take_log(metrics, self._log) if self._logs_rows else take_log(metrics)
+        taken = redirected_log(metrics, self._log) if self._logs_rows else redirected_log(metrics)
         self._taken_logs.enter_context(taken)
 
     def _close(self) -> None:

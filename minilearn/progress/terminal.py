@@ -226,8 +226,8 @@ def _dispensable(column: str) -> int:
 
 
 @contextmanager
-def take_log(metrics: Any, log: Callable[[dict[str, Any]], None] = noop) -> Iterator[None]:
-    """Let `log` have the rows that a MetricsCB would print; by default nobody."""
+def redirected_log(metrics: Any, log: Callable[[dict[str, Any]], None] = noop) -> Iterator[None]:
+    """Send the rows that a MetricsCB would print to `log`, by default nowhere."""
     before = vars(metrics).get("_log")
     metrics._log = log
     try:

@@ -10,7 +10,6 @@ import minilearn.insight.timing as timing
 from minilearn import (
     Callback,
     CancelBatchException,
-    MemoryCB,
     MetricsCB,
     ProfilerCB,
     TimerCB,
@@ -170,9 +169,3 @@ def test_a_trace_shows_the_steps_that_were_asked_for(tmp_path, steps, seen):
 def test_profiled_steps_must_rise():
     with pytest.raises(ValueError, match=r"two rising numbers, got \(3, 3\)"):
         ProfilerCB((3, 3))
-
-
-def test_memory_is_a_column_of_the_history():
-    learn = toy_learner([MetricsCB(), MemoryCB()])
-    learn.fit(2)
-    assert all(1 < mb < 1e6 for mb in learn.history["memory_mb"])
