@@ -1,6 +1,6 @@
 """Metric functions of (preds, targs), and an adapter for those of scikit-learn.
 
-Each can be called on one batch, and given to MetricsCB, which makes it the exact value of a pass.
+Each can be called on one batch; MetricsCB averages it over all items of an epoch.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def accuracy(
     ignore_index: int | None = None,
     topk: int = 1,
 ) -> Tensor:
-    """Return the share of targets that the predictions hit.
+    """Return the fraction of targets that the predictions hit.
 
     Args:
         preds: logits or probabilities, shape (B, K, ...), or labels of the targets' shape.
         targs: labels, shape (B, ...), or probabilities of the predictions' shape.
         axis: the dimension of the K classes.
         ignore_index: a label that does not count, neither as a hit nor as an item.
-        topk: a hit is a target among so many best predictions.
+        topk: a target is hit if it is among so many best predictions.
 
     Raises:
         ValueError: the shapes do not fit, or there is one output for two classes.
@@ -70,7 +70,7 @@ def _hits(preds: Tensor, targs: Tensor, axis: int, topk: int) -> Tensor:
 def accuracy_multi(
     preds: Tensor, targs: Tensor, *, thresh: float = 0.5, sigmoid: bool = True
 ) -> Tensor:
-    """Return the share of yes-or-no outputs that are right, as in multi-label classification.
+    """Return the fraction of yes-or-no outputs that are right, as in multi-label classification.
 
     Args:
         preds: logits, any shape.
@@ -97,7 +97,7 @@ def mse(preds: Tensor, targs: Tensor) -> Tensor:
 
 @averaged(mse, finish=torch.sqrt)
 def rmse(preds: Tensor, targs: Tensor) -> Tensor:
-    """Return the root of the mean squared error; of a pass, the root of the mean over all items."""
+    """Return the root of the mean squared error; in MetricsCB, that of all items of an epoch."""
     return mse(preds, targs).sqrt()
 
 
@@ -110,12 +110,11 @@ def _check_same_shape(preds: Tensor, targs: Tensor) -> None:
 
 
 def skm(func: Callable[..., Any], pred: Callable[[Any], Any] | None = None, **kwargs: Any) -> Any:
-    """Make a metric of a function of scikit-learn, computed on all predictions of a pass joined.
+    """Make a metric of a function of scikit-learn, computed on all predictions of an epoch at once.
 
     Args:
-        func: takes `(y_true, y_pred)` as numpy arrays: the order that scikit-learn has.
-        pred: makes what `func` expects of the predictions, such as `lambda p: p.argmax(1)`; as they
-            are where it is not given.
+        func: takes `(y_true, y_pred)` as numpy arrays, in scikit-learn's order.
+        pred: turns predictions into what `func` expects, such as `lambda p: p.argmax(1)`.
         kwargs: go to `func`.
 
     >>> MetricsCB(f1=skm(f1_score, lambda p: p.argmax(1), average="macro"))
@@ -124,7 +123,7 @@ def skm(func: Callable[..., Any], pred: Callable[[Any], Any] | None = None, **kw
 
 
 class JoinedMetric:
-    """A metric of all predictions of a pass, kept on the CPU; see `skm`."""
+    """A metric of all predictions of an epoch, kept on the CPU; see `skm`."""
 
     joins = True
 
@@ -163,7 +162,7 @@ class JoinedMetric:
         return self.state_dict()
 
     def merge(self, parts: list[dict[str, Any]]) -> None:
-        """Take the predictions of all processes in the place of its own."""
+        """Replace its own predictions by those of all processes."""
         self.kept = [(part["preds"], part["targs"]) for part in parts if part]
         self._device = torch.device("cpu")
 

@@ -1,4 +1,4 @@
-"""Metrics of several processes put together, so that each has what one process would have."""
+"""Merge the metrics of several processes, so that each has the values of all the data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from minilearn.distributed.sync import Processes
 
 
 def check_mergeable(metrics: Mapping[str, Any]) -> None:
-    """Raise where the parts of a metric cannot be put together.
+    """Raise if the values of a metric cannot be merged.
 
     Raises:
         TypeError: names the metric, and says what it lacks.
@@ -21,18 +21,17 @@ def check_mergeable(metrics: Mapping[str, Any]) -> None:
     for name, metric in metrics.items():
         if not any(hasattr(metric, way) for way in ("merge", "merge_state", "sync")):
             raise TypeError(
-                f"metric {name!r} is a {type(metric).__name__}, whose parts on several processes "
-                "cannot be put together: give it a method merge_state(metrics), or use a function "
-                "of (preds, targs)"
+                f"metric {name!r} is a {type(metric).__name__}, which several processes cannot "
+                "merge: give it a method merge_state(metrics), or use a function of (preds, targs)"
             )
 
 
 def merge_all(metrics: Mapping[str, Any], processes: Processes) -> None:
-    """Give every metric the sums of all processes; torchmetrics does so by itself.
+    """Merge every metric over all processes; those of torchmetrics do so by themselves.
 
     Args:
-        metrics: the same kinds by name on all processes; means may be missing on some.
-        processes: those that share the pass.
+        metrics: the same metrics by name on all processes; means may be missing on some.
+        processes: those that share the data.
     """
     mine = {name: _part(m) for name, m in metrics.items() if _kind(m) is not None}
     found = processes.gather(mine)
@@ -48,7 +47,7 @@ def merge_all(metrics: Mapping[str, Any], processes: Processes) -> None:
 def _kind(metric: Any) -> str | None:
     if hasattr(metric, "merge"):
         return "merge"
-    if hasattr(metric, "sync"):  # of torchmetrics, which has a merge_state of another kind
+    if hasattr(metric, "sync"):  # torchmetrics: its merge_state is another one
         return None
     return "merge_state"
 
