@@ -21,9 +21,9 @@ __all__ = ["Hook", "Hooks", "HooksCallback", "first_float"]
 
 
 class _Relay:
-    """What a module holds: a weak link to a Hook, so that the module keeps nothing alive.
+    """What a module holds: a weak reference to a Hook, so that the module keeps nothing alive.
 
-    Copies of the module, and pickles of it, get a relay without a hook: it does nothing.
+    Copies and pickles of the module get one without a hook, which does nothing.
     """
 
     def __init__(self, hook: Hook | None = None) -> None:
@@ -42,18 +42,16 @@ class Hook:
     """Call a function each time that a module has run, until the hook is removed or deleted.
 
     `f(hook, module, input, output)` may keep what it finds as attributes of `hook`. It observes:
-    its return value is ignored. A module that runs twice in a pass fires twice. Keep a reference:
-    a hook that nobody holds is gone at once.
+    its return value is ignored. A module that runs twice in a forward pass fires twice. Keep a
+    reference: a hook that nobody holds is gone at once.
 
     Args:
         m: the module.
         f: the function; with `backward` it gets the gradients of input and output instead.
         backward: fire in the backward pass.
-        every: fire at the first run of the module, then at each `every`-th one.
 
     Raises:
         TypeError: `m` is not a module.
-        ValueError: `every` is below 1.
         RuntimeError: `m` is compiled, and would not see the hook.
     """
 
@@ -63,22 +61,17 @@ class Hook:
     _f: Any
     _handle: Any = None  # so that __del__ works after a failed constructor
 
-    def __init__(
-        self, m: nn.Module, f: Callable[..., Any], *, backward: bool = False, every: int = 1
-    ) -> None:
+    def __init__(self, m: nn.Module, f: Callable[..., Any], *, backward: bool = False) -> None:
         if not isinstance(m, nn.Module):
             raise TypeError(f"a hook needs an nn.Module, got {type(m).__name__}: {m!r:.80}")
-        if every < 1:
-            raise ValueError(f"every must be at least 1, got {every}.")
         check_not_compiled(m)
-        self._f, self._every, self._runs = f, every, 0
+        self._f = f
         register = m.register_full_backward_hook if backward else m.register_forward_hook
         self._handle = register(_Relay(self))
 
     def __call__(self, *args: object) -> None:
-        """Count a run of the module, and call the function if it is due."""
-        number, self._runs = self._runs, self._runs + 1
-        if self._f is not None and number % self._every == 0:
+        """Call the function."""
+        if self._f is not None:
             self._f(self, *args)
 
     def remove(self) -> None:
@@ -109,24 +102,18 @@ class Hooks(list):
         ms: modules; or one module, for its children (itself, where it has none).
         f: called as `f(hook, module, input, output)`, see `Hook`.
         backward: as in `Hook`.
-        every: as in `Hook`.
 
     Raises:
-        TypeError, ValueError, RuntimeError: as in `Hook`.
+        TypeError, RuntimeError: as in `Hook`.
     """
 
     def __init__(
-        self,
-        ms: nn.Module | Iterable[nn.Module],
-        f: Callable[..., Any],
-        *,
-        backward: bool = False,
-        every: int = 1,
+        self, ms: nn.Module | Iterable[nn.Module], f: Callable[..., Any], *, backward: bool = False
     ) -> None:
         super().__init__()
         try:
             for m in _modules(ms):
-                self.append(Hook(m, f, backward=backward, every=every))
+                self.append(Hook(m, f, backward=backward))
         except BaseException:
             self.remove()  # the traceback would keep them alive, and so attached
             raise
@@ -154,16 +141,16 @@ class Hooks(list):
 class HooksCallback(Callback):
     """Hook modules for the time of a fit; iterate over it for the hooks and what they recorded.
 
-    The hooks are off when the fit is over, however it ended. Passes inside the fit (`validate`, a
-    probe) are not recorded. A module that runs twice in a batch is recorded twice.
+    The hooks are removed when the fit ends, however it ended. Nested runs (`validate` within the
+    fit, say) are not recorded. A module that runs twice in a batch is recorded twice.
 
     Args:
         hookfunc: called as `hookfunc(hook, module, input, output)`; `hook.name` is the layer's.
         mod_filter: takes a module, returns whether to hook it; by default all are.
-        on_train: whether to fire in training passes.
-        on_valid: whether to fire in validation passes.
+        on_train: whether to fire in training.
+        on_valid: whether to fire in validation.
         mods: the modules, instead of those that `mod_filter` selects.
-        every: fire in every so-manieth batch, counted over the fit.
+        every: fire in every `every`-th batch of the fit.
 
     Raises:
         RuntimeError: the model is compiled, and would not see the hooks.
@@ -243,7 +230,7 @@ def _modules(ms: nn.Module | Iterable[nn.Module]) -> Iterable[nn.Module]:
 
 
 def check_not_compiled(m: Any) -> None:
-    """Raise where `m` is compiled: torch.compile does not look for later hooks, nor say so."""
+    """Raise if `m` is compiled: torch.compile ignores later hooks, without a word."""
     if hasattr(m, "_orig_mod") or getattr(m, "_compiled_call_impl", None) is not None:
         raise RuntimeError(
             f"{type(m).__name__} is compiled and does not see new hooks. Hook and run the model "

@@ -1,4 +1,4 @@
-"""Find a learning rate: raise it update by update and watch the loss, then undo everything."""
+"""Find a learning rate: raise it at each update, watch the loss, and undo everything."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LRFinderCB", "LRFound"]
 
-EARLY = 10  # so many first losses show how much the loss varies by itself
+EARLY = 10  # the first losses, which show how noisy the loss is
 WIDTH = 0.15  # of the smoothing, in decades of the learning rate
 
 
@@ -34,12 +34,12 @@ class LRFinderCB(Callback):
 
     `learn.lr_find()` undoes what this does to the weights; `fit(n, cbs=LRFinderCB())` does not. All
     groups of the optimizer keep the ratio of their rates, and the largest is recorded. Validation
-    is left out.
+    is skipped.
 
     Args:
         gamma: factor between two updates; with both `end_lr` and `num_it` it follows from them.
-        max_mult: the loss may rise to so many times its lowest value, or by the range that it went
-            through so many times less one, whichever is more; two updates in a row have to agree.
+        max_mult: the loss has diverged when two updates in a row are above so many times the lowest
+            loss, and above the lowest by more than `max_mult - 1` times the range so far.
         end_lr: the last rate.
         num_it: the number of updates.
         start_lr: the first rate; by default the optimizer's own.
@@ -97,11 +97,11 @@ class LRFinderCB(Callback):
         self._lr = top if self.start_lr is None else self.start_lr
         self._factor, self._length = self.course(self._lr)
         self.lrs, self.losses, self._sum, self._items, self._done = [], [], 0.0, 0.0, False
-        self._by_update = hasattr(type(learn), "steps_done")  # bare learners step in every batch
+        self._by_update = hasattr(type(learn), "steps_done")  # else every batch is an update
         self._set_rates(learn.opt)
 
     def before_epoch(self, learn: Loop) -> None:
-        """Leave validation out."""
+        """Skip the validation."""
         if not learn.training:
             raise CancelEpochException
 
@@ -122,13 +122,13 @@ class LRFinderCB(Callback):
             self._next(learn.opt)
 
     def after_batch(self, learn: Loop) -> None:
-        """End the search, when the others have seen the batch."""
+        """End the search, after all others have seen the batch."""
         if not self._by_update:
             self._next(learn.opt)
         self._end_if_done()
 
     def after_epoch(self, learn: Loop) -> None:
-        """End it too where the last update closed an open group of batches."""
+        """End it too if the last update closed an open group of batches."""
         self._end_if_done()
 
     def cleanup_fit(self, learn: Loop) -> None:
@@ -170,13 +170,13 @@ def lr_find(
     *,
     end_lr: float = 10.0,
     num_it: int | None = None,
-    suggest: str | Callable[..., float] | Sequence[Any] = ("valley", "steep", "minimum", "slide"),
+    suggest: str | Callable[..., float] | Sequence[Any] = ("valley", "steep"),
     plot: bool = True,
 ) -> LRFound:
-    """Try out learning rates from low to high, and suggest some; nothing is changed by it.
+    """Try out learning rates from low to high, and suggest some; nothing changes.
 
-    The training loader is gone round as often as it takes. Callbacks that prepare a batch, train or
-    treat gradients take part, all others notice nothing.
+    The training loader is repeated as often as needed. Callbacks that prepare a batch, train or
+    change gradients take part; all others notice nothing.
 
     >>> lr = learn.lr_find()
     >>> learn.fit(3, lr=lr.valley)
@@ -186,19 +186,18 @@ def lr_find(
         gamma: factor between two updates, unless `num_it` is given.
         max_mult: how far the loss may rise before the search ends, see `LRFinderCB`.
         start_lr: the first rate, of the group with the largest.
-        max_epochs: at most so many passes over the data.
+        max_epochs: at most so many epochs over the data.
         end_lr: the last rate, if the loss does not diverge before.
         num_it: the number of updates from `start_lr` to `end_lr`.
-        suggest: rules: "valley" (in the middle of the longest descent), "steep" (steepest descent),
-            "minimum" (a tenth of the rate with the lowest loss), "slide" (below the descent, where
-            the slope is as that one decade above), or functions of (rates, smoothed losses).
+        suggest: rules: "valley" (in the middle of the longest descent), "steep" (where the loss
+            falls fastest), or functions of (rates, smoothed losses).
         plot: whether to draw the curve.
 
     Raises:
         ValueError: the curve has no answer, says why; a rule is unknown; the rates do not rise.
 
     Source: Smith 2015, "Cyclical learning rates for training neural networks" (arXiv:1506.01186);
-        the rules "valley" and "slide" come from fastai.
+        the rule "valley" comes from fastai.
     """
     rules = rules_of(suggest)
     finder = LRFinderCB(gamma, max_mult, end_lr, num_it, start_lr=start_lr)
@@ -342,21 +341,7 @@ def _steep(lrs: Sequence[float], losses: np.ndarray) -> float:
     return lrs[int(np.diff(losses[: losses.argmin() + 1]).argmin())]
 
 
-def _minimum(lrs: Sequence[float], losses: np.ndarray) -> float:
-    """Return a tenth of the rate with the lowest loss."""
-    return lrs[int(losses.argmin())] / 10
-
-
-def _slide(lrs: Sequence[float], losses: np.ndarray) -> float:
-    """Slide a window of a decade down from the lowest loss until its ends are equally steep."""
-    slopes = np.gradient(losses)
-    width = min(max(1, round(1 / math.log10(lrs[1] / lrs[0]))), len(lrs) // 2)
-    left = np.flatnonzero(slopes[width:] <= slopes[:-width])
-    left = left[left < losses.argmin()]
-    return lrs[left[-1] if len(left) else 0]
-
-
-RULES = {"valley": _valley, "steep": _steep, "minimum": _minimum, "slide": _slide}
+RULES = {"valley": _valley, "steep": _steep}
 
 
 def rules_of(suggest: Any) -> dict[str, Callable[..., Any]]:
@@ -365,5 +350,4 @@ def rules_of(suggest: Any) -> dict[str, Callable[..., Any]]:
     unknown = [rule for rule in wanted if not callable(rule) and rule not in RULES]
     if unknown:
         raise ValueError(f"unknown rule {unknown[0]!r} in suggest; there are {', '.join(RULES)}")
-    rules: Any = {getattr(r, "__name__", r): r for r in wanted}
-    return {name: r if callable(r) else RULES[r] for name, r in rules.items()}
+    return {getattr(r, "__name__", r): r if callable(r) else RULES[r] for r in wanted}

@@ -18,52 +18,51 @@ from minilearn.core.learner import Loop
 from minilearn.core.nested import inner, participants
 from minilearn.core.stream import check_loader, pick_loader
 
-from ..callbacks.limits import LimitBatchesCB
+from ..callbacks.handlers import LambdaCB
+from ..callbacks.limits import Shortened
+from ..core.events import Order
 
 
 def dry_run(self: Loop, cbs: Any = None, lr: float | slice | None = None) -> None:
-    """Run one batch of training and one of validation through everything, then undo all of it.
+    """Run one batch of training and one of validation with all callbacks, then undo all of it.
 
-    All callbacks take part, and schedules are made for the whole fit; what writes files writes them
-    to a temporary folder, and what is printed meanwhile is not shown. Afterwards weights, buffers,
-    optimizer, counters, history, random states and callbacks are as they were. Errors come as they
-    would in the fit, with the place where they happened.
+    Schedules are made for the whole fit; files are written to a temporary folder, and what is
+    printed is not shown. Afterwards weights, buffers, optimizer, counters, history, random states
+    and callbacks are as they were. An error is raised as in the fit, with its location.
 
     Args:
         self: the Learner.
-        cbs: further callbacks that the fit will be given.
-        lr: the learning rate that it will be given.
+        cbs: further callbacks of the fit.
+        lr: its learning rate.
     """
-    cbs = [*self.cbs, *as_callbacks(cbs), _OneBatch(1, 1)]
+
+    def shorten(learn: Loop) -> None:  # LimitBatchesCB would shorten the schedules, too
+        learn.dl = Shortened(learn.dl, 1)
+
+    limit = LambdaCB(before_epoch=shorten, order=Order.ACCUMULATE)
+    cbs = [*self.cbs, *as_callbacks(cbs), limit]
     with tempfile.TemporaryDirectory() as folder, inner(self, cbs, trains=True):
         self.scratch = Path(folder)
         with contextlib.redirect_stdout(io.StringIO()):
             self.fit(1, lr=lr)
-        passes = "training and validation" if self.dls.valid is not None else "training"
-    print(f"dry run: one batch of {passes} went through {len(cbs) - 1} callbacks")
-
-
-class _OneBatch(LimitBatchesCB):
-    """Shortens the passes and leaves the length of the fit, which schedules are made for."""
-
-    def before_fit(self, learn: Loop) -> None:
-        pass
+        phases = "training and validation" if self.dls.valid is not None else "training"
+    print(f"dry run: one batch of {phases} went through {len(cbs) - 1} callbacks")
 
 
 def find_batch_size(self: Loop, start: int = 32, limit: int = 4096) -> int:
     """Return the largest batch size that fits into memory, of `start` and its doubles or halves.
 
-    Each is tried with two real training steps, on samples of the first batch as often as it takes;
-    then all is as it was. What lies in memory beside (other batches on their way) is not tried, so
-    leave some room. On a CPU, whose memory is not its own, choose a `limit` with care.
+    Each is tried with two training steps on copies of the first batch's samples; then all is as it
+    was. Other batches that a loader keeps in memory are not counted: choose a size a little below.
+    On a CPU choose a `limit` with care, since other programs share its memory.
 
     Args:
         self: the Learner.
-        start: the first size to be tried.
+        start: the first size to try.
         limit: the largest.
 
     Raises:
-        ValueError: `start` or `limit` makes no sense, or there is no training loader.
+        ValueError: not 1 <= start <= limit, or there is no training loader.
         RuntimeError: not even one sample fits.
     """
     if not 1 <= start <= limit:
@@ -96,7 +95,7 @@ def _fits(learn: Loop, batch: Any, size: int) -> bool:
     except RuntimeError as e:  # torch.OutOfMemoryError is one, and other devices raise others
         if "out of memory" not in str(e) and "can't allocate memory" not in str(e):
             raise
-    gc.collect()  # out here the error is gone, whose traceback holds what was in memory
+    gc.collect()  # after `except`: the traceback of the error holds what was in memory
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     return False
