@@ -15,7 +15,7 @@ from ..base.plotting import get_grid, show_image, subplots
 from .hooks import Hook, HooksCallback, first_float
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
+    from ..core.learner import Loop
 
 __all__ = ["ActivationStats", "append_stats", "get_hist", "get_min"]
 

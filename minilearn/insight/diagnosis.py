@@ -9,12 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from minilearn.core.callback import Callback, as_callbacks, order_of
-from minilearn.core.events import Order
-from minilearn.core.learner import Loop
-from minilearn.core.nested import inner, participants
-
-from ..core.events import CancelFitException, CancelStepException
+from ..core.callback import Callback, as_callbacks, order_of
+from ..core.events import CancelFitException, CancelStepException, Order
+from ..core.learner import Loop
+from ..core.nested import inner, participants
 from .activations import is_leaf
 from .gradient_stats import layer_norms, own_parameters
 from .hooks import Hook, HooksCallback, first_float

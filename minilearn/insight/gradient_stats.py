@@ -9,16 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
-from minilearn.base.text import whole
-from minilearn.core.callback import Callback
-from minilearn.core.events import Order
-
+from ..base.text import whole
+from ..core.callback import Callback
+from ..core.events import Order
 from .activations import BLOCK, plot_layers
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from minilearn.core.learner import Loop
+    from ..core.learner import Loop
 
 __all__ = ["GradientStats"]
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from torch import Tensor, nn
 
-from minilearn.base.batch import tensors
-from minilearn.base.text import whole
-from minilearn.core.callback import Callback
-from minilearn.core.events import Order
+from ..base.batch import tensors
+from ..base.text import whole
+from ..core.callback import Callback
+from ..core.events import Order
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
+    from ..core.learner import Loop
 
 __all__ = ["Hook", "Hooks", "HooksCallback", "first_float"]
 

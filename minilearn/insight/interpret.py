@@ -13,13 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minilearn.base.batch import describe, map_batch
-from minilearn.core.history import History
-from minilearn.core.learner import Loop
-from minilearn.data.pipeline import class_names
-
+from ..base.batch import describe, map_batch
 from ..base.plotting import new_axes, show_images
 from ..callbacks.training import loss_by_sample
+from ..core.history import History
+from ..core.learner import Loop
+from ..data.pipeline import class_names
 from .show import own_colours, pictures
 
 if TYPE_CHECKING:

@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minilearn.base.batch import batch_size
-from minilearn.core.callback import Callback
-from minilearn.core.events import Order
-from minilearn.core.learner import Loop
-from minilearn.core.nested import inner, participants
-from minilearn.optim.warmup import set_lr
-
+from ..base.batch import batch_size
 from ..base.notebook import in_notebook
 from ..base.plotting import new_axes
-from ..core.events import CancelEpochException, CancelFitException
+from ..core.callback import Callback
+from ..core.events import CancelEpochException, CancelFitException, Order
+from ..core.learner import Loop
+from ..core.nested import inner, participants
+from ..optim.warmup import set_lr
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,15 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minilearn.base.batch import batch_size, map_batch
-from minilearn.core.callback import as_callbacks
-from minilearn.core.learner import Loop
-from minilearn.core.nested import inner, participants
-from minilearn.core.stream import check_loader, pick_loader
-
+from ..base.batch import batch_size, map_batch
 from ..callbacks.handlers import LambdaCB
 from ..callbacks.limits import Shortened
+from ..core.callback import as_callbacks
 from ..core.events import Order
+from ..core.learner import Loop
+from ..core.nested import inner, participants
+from ..core.stream import check_loader, pick_loader
 
 
 def dry_run(self: Loop, cbs: Any = None, lr: float | slice | None = None) -> None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from minilearn.base.batch import to_cpu
-from minilearn.core.callback import as_callbacks
-from minilearn.core.events import Order
-from minilearn.core.learner import Loop
-from minilearn.core.nested import inner, participants
-from minilearn.data.pipeline import class_names
-from minilearn.data.show import own_colours, pictures, show_titled
-
+from ..base.batch import to_cpu
 from ..base.plotting import show_images
 from ..callbacks.handlers import LambdaCB
-from ..core.events import CancelFitException
+from ..core.callback import as_callbacks
+from ..core.events import CancelFitException, Order
+from ..core.learner import Loop
+from ..core.nested import inner, participants
+from ..data.pipeline import class_names
+from ..data.show import own_colours, pictures, show_titled
 
 if TYPE_CHECKING:
     import numpy as np

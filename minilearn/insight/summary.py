@@ -6,16 +6,14 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from minilearn.base.batch import describe, tensors
-from minilearn.core.callback import as_callbacks
-from minilearn.core.events import Order
-from minilearn.core.learner import Loop
-from minilearn.core.nested import inner, participants
-from minilearn.core.stream import pick_loader
-
+from ..base.batch import describe, tensors
 from ..base.notebook import show
 from ..callbacks.handlers import LambdaCB
-from ..core.events import CancelFitException
+from ..core.callback import as_callbacks
+from ..core.events import CancelFitException, Order
+from ..core.learner import Loop
+from ..core.nested import inner, participants
+from ..core.stream import pick_loader
 from .hooks import Hooks
 from .tables import Table
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from minilearn.core.callback import Callback, CleanUp, call, owner_name
-from minilearn.core.events import ACTIONS, Order
-from minilearn.core.history import History
-from minilearn.core.learner import Loop
+from ..core.callback import Callback, CleanUp, call, owner_name
+from ..core.events import ACTIONS, Order
+from ..core.history import History
+from ..core.learner import Loop
 
 
 def timings_of(learn: Loop) -> History:

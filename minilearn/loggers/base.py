@@ -13,13 +13,11 @@ from importlib.util import find_spec
 from numbers import Real
 from typing import Any
 
-from minilearn.core.callback import Callback
-from minilearn.core.events import Order
-from minilearn.core.learner import Loop
-from minilearn.core.plan import parse_every
-
 from ..base.rank import rank
-from ..core.events import CancelException
+from ..core.callback import Callback
+from ..core.events import CancelException, Order
+from ..core.learner import Loop
+from ..core.plan import parse_every
 from ..metrics.mean import loss_of
 from .smoothing import MetricStorage
 

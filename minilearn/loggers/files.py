@@ -9,8 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from minilearn.core.history import in_order
-
+from ..core.history import in_order
 from .base import LoggerCB, need, numbers
 
 

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from minilearn.core.callback import Callback
-from minilearn.core.events import Order
-
 from ..base.plotting import subplots
+from ..core.callback import Callback
+from ..core.events import Order
 from ..optim.param_sched import get_field
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from minilearn.core.learner import Loop
+    from ..core.learner import Loop
 
 
 class RecorderCB(Callback):

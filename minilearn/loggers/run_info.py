@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from minilearn.core.callback import Callback
-from minilearn.core.events import Order
-
 from ..base.rank import rank
+from ..core.callback import Callback
+from ..core.events import Order
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
+    from ..core.learner import Loop
 
 PACKAGES = ("minilearn", "torch", "numpy", "fastcore", "torcheval", "datasets", "safetensors")
 

@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from minilearn.base.batch import n_batches
-from minilearn.core.history import format_value
-from minilearn.core.stream import pick_loader
-
+from ..base.batch import n_batches
 from ..base.rank import rank as this_rank
+from ..core.history import format_value
+from ..core.stream import pick_loader
 from ..metrics.callback import MetricsCB
 from ..progress.terminal import redirected_log
 from .base import LoggerCB
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
+    from ..core.learner import Loop
 
 COLOURS = {logging.WARNING: "\033[33m", logging.ERROR: "\033[31m", logging.CRITICAL: "\033[31m"}
 

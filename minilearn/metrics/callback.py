@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from minilearn.base.batch import HALF, batch_size, describe, map_batch
-from minilearn.base.modes import is_training
-from minilearn.core.callback import Callback
-from minilearn.core.events import Order
-from minilearn.core.history import format_value
-from minilearn.distributed.sync import Processes
-
+from ..base.batch import HALF, batch_size, describe, map_batch
+from ..base.modes import is_training
 from ..base.rank import rank
-from ..core.events import CancelException
+from ..core.callback import Callback
+from ..core.events import CancelException, Order
+from ..core.history import format_value
+from ..distributed.sync import Processes
 from .mean import FunctionMean, Mean, columns_of, finite, loss_of
 from .merge import check_mergeable, merge_all
 from .update import (
@@ -30,7 +28,7 @@ from .update import (
 )
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
+    from ..core.learner import Loop
 
 
 class MetricsCB(Callback):

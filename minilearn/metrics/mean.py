@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minilearn.base.batch import batch_size, describe
+from ..base.batch import batch_size, describe
 
 FOLD_EVERY = 128  # values kept before they are summed, all with one stack
 

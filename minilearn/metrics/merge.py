@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from minilearn.base.batch import map_batch
-from minilearn.distributed.sync import Processes
+from ..base.batch import map_batch
+from ..distributed.sync import Processes
 
 
 def check_mergeable(metrics: Mapping[str, Any]) -> None:

@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minilearn.base.batch import to_device
-
+from ..base.batch import to_device
 from .mean import FunctionMean
 
 CACHES = ("_computed", "_forward_cache")  # results in torchmetrics, which a reset clears

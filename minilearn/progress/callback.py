@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from minilearn.base.batch import n_batches
-from minilearn.base.modes import is_training
-from minilearn.core.callback import Callback
-from minilearn.core.events import Order
-
+from ..base.batch import n_batches
+from ..base.modes import is_training
 from ..base.notebook import in_notebook
 from ..base.rank import rank
+from ..core.callback import Callback
+from ..core.events import Order
 from .notebook import Notebook
 from .terminal import Bar, Lines, Silent, Terminal, redirected_log
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
+    from ..core.learner import Loop
 
 
 class ProgressCB(Callback):

@@ -16,7 +16,7 @@ from typing import Any
 from fastcore.basics import noop
 from torch import Tensor
 
-from minilearn.core.history import format_value, in_order
+from ..core.history import format_value, in_order
 
 
 @dataclass
