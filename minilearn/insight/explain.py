@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ..base.notebook import show
 from ..core.callback import order_of
 from ..core.dispatch import find_owners
 from ..core.events import EVENTS
+from ..core.learner import Loop
 from .tables import Table
-
-if TYPE_CHECKING:
-    from ..core.learner import Loop
 
 UPDATE = (
     "before_backward backward* after_backward cleanup_backward "

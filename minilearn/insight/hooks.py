@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from torch import Tensor, nn
 
@@ -13,11 +13,7 @@ from ..base.batch import tensors
 from ..base.text import whole
 from ..core.callback import Callback
 from ..core.events import Order
-
-if TYPE_CHECKING:
-    from ..core.learner import Loop
-
-__all__ = ["Hook", "Hooks", "HooksCallback", "first_float"]
+from ..core.learner import Loop
 
 
 class _Relay:
@@ -38,7 +34,19 @@ class _Relay:
         return _Relay, ()
 
 
-class Hook:
+class _Removable:
+    """Calls its `remove()` at the end of a `with`."""
+
+    remove: Callable[[], None]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.remove()
+
+
+class Hook(_Removable):
     """Call a function each time that a module has run, until the hook is removed or deleted.
 
     `f(hook, module, input, output)` may keep what it finds as attributes of `hook`. It observes:
@@ -55,17 +63,16 @@ class Hook:
         RuntimeError: `m` is compiled, and would not see the hook.
     """
 
-    stats: Any  # these two are for functions to keep what they found
-    records: Any
     name: str  # of the module, in a model
-    _f: Any
+    stats: Any  # for what the function finds
+    records: Any
     _handle: Any = None  # so that __del__ works after a failed constructor
 
     def __init__(self, m: nn.Module, f: Callable[..., Any], *, backward: bool = False) -> None:
         if not isinstance(m, nn.Module):
             raise TypeError(f"a hook needs an nn.Module, got {type(m).__name__}: {m!r:.80}")
         check_not_compiled(m)
-        self._f = f
+        self._f: Any = f
         register = m.register_full_backward_hook if backward else m.register_forward_hook
         self._handle = register(_Relay(self))
 
@@ -80,20 +87,12 @@ class Hook:
             self._handle.remove()
         self._handle = self._f = None  # the function may hold a Learner
 
-    def __enter__(self) -> Self:
-        """Return the hook."""
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        """Remove the hook."""
-        self.remove()
-
     def __del__(self) -> None:
         """Remove the hook."""
         self.remove()
 
 
-class Hooks(list):
+class Hooks(_Removable, list):
     """Hooks on several modules: a list, and a context manager that removes them all.
 
     Deleting an element removes its hook. If one module is refused, none keeps a hook.
@@ -111,8 +110,11 @@ class Hooks(list):
         self, ms: nn.Module | Iterable[nn.Module], f: Callable[..., Any], *, backward: bool = False
     ) -> None:
         super().__init__()
+        if isinstance(ms, nn.Module):
+            check_not_compiled(ms)
+            ms = list(ms.children()) or [ms]
         try:
-            for m in _modules(ms):
+            for m in ms:
                 self.append(Hook(m, f, backward=backward))
         except BaseException:
             self.remove()  # the traceback would keep them alive, and so attached
@@ -128,14 +130,6 @@ class Hooks(list):
         """Take all hooks off their modules; the list and what they have recorded stay."""
         for hook in self:
             hook.remove()
-
-    def __enter__(self) -> Self:
-        """Return the list."""
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        """Remove the hooks."""
-        self.remove()
 
 
 class HooksCallback(Callback):
@@ -220,13 +214,6 @@ def first_float(x: object) -> Tensor | None:
         x: what a module returned: a tensor, None, or tuples, lists, dicts and dataclasses of such.
     """
     return next((t for t in tensors(x) if t.is_floating_point()), None)
-
-
-def _modules(ms: nn.Module | Iterable[nn.Module]) -> Iterable[nn.Module]:
-    if not isinstance(ms, nn.Module):
-        return ms
-    check_not_compiled(ms)
-    return list(ms.children()) or [ms]
 
 
 def check_not_compiled(m: Any) -> None:

@@ -21,8 +21,6 @@ from ..optim.warmup import set_lr
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["LRFinderCB", "LRFound"]
-
 EARLY = 10  # the first losses, which show how noisy the loss is
 WIDTH = 0.15  # of the smoothing, in decades of the learning rate
 
@@ -214,9 +212,7 @@ def _groups(opt: Any) -> list[dict[str, Any]]:
     if groups is None and hasattr(opt, "lr"):
         return [vars(opt)]
     if not groups:
-        raise ValueError(
-            f"{type(opt).__name__} has neither param_groups nor lr, so there is no rate to find"
-        )
+        raise ValueError(f"{type(opt).__name__} has neither param_groups nor lr: no rate to find")
     return groups
 
 
@@ -236,9 +232,9 @@ class LRFound:
     def __init__(
         self, lrs: list[float], losses: list[float], rules: dict[str, Callable[..., float]]
     ) -> None:
-        self.lrs, self.losses, self._clipped = lrs, losses, _clipped(losses)
-        self.smooth = _smooth(lrs, self._clipped)
-        _check_answer(lrs, losses, np.subtract(self._clipped, self.smooth)[:EARLY], self.smooth)
+        self.lrs, self.losses, clipped = lrs, losses, _clipped(losses)
+        self.smooth = _smooth(lrs, clipped)
+        _check_answer(lrs, losses, np.subtract(clipped, self.smooth)[:EARLY], self.smooth)
         self.suggestions = {n: float(f(lrs, self.smooth)) for n, f in rules.items()}
 
     def __getattr__(self, name: str) -> float:
@@ -305,16 +301,14 @@ def _check_answer(
     if len(lrs) < 4:
         reason = f"it ended after {where}, losses {losses}. Lower start_lr, look at data and loss"
     elif min(losses) == max(losses):
-        reason = (
-            f"the loss stayed at {losses[0]} over {where}. Does the optimizer have the weights?"
-        )
+        reason = f"the loss stayed at {losses[0]} over {where}. Has the optimizer the weights?"
     elif smooth.argmin() == 0:
         reason = f"the loss only rose over {where}. Lower start_lr"
     else:
         if smooth[0] - smooth.min() < 2 * np.std(noise):
             warnings.warn(
-                "the loss fell by less than its noise: trust no suggestion of lr_find; try larger "
-                "batches, or more updates with num_it",
+                "the loss fell by less than its noise: do not trust what lr_find suggests; try "
+                "larger batches, or more updates with num_it",
                 stacklevel=4,
             )
         return

@@ -12,12 +12,11 @@ from torch import Tensor
 from ..base.plotting import subplots
 from ..core.callback import Callback
 from ..core.events import Order
+from ..core.learner import Loop
 from ..optim.param_sched import get_field
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from ..core.learner import Loop
 
 
 class RecorderCB(Callback):

@@ -9,20 +9,18 @@ from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..base.batch import n_batches
 from ..base.rank import rank as this_rank
 from ..core.history import format_value
+from ..core.learner import Loop
 from ..core.stream import pick_loader
 from ..metrics.callback import MetricsCB
 from ..progress.terminal import redirected_log
 from .base import LoggerCB
-
-if TYPE_CHECKING:
-    from ..core.learner import Loop
 
 COLOURS = {logging.WARNING: "\033[33m", logging.ERROR: "\033[31m", logging.CRITICAL: "\033[31m"}
 

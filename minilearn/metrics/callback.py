@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -13,6 +13,7 @@ from ..base.rank import rank
 from ..core.callback import Callback
 from ..core.events import CancelException, Order
 from ..core.history import format_value
+from ..core.learner import Loop
 from ..distributed.sync import Processes
 from .mean import FunctionMean, Mean, columns_of, finite, loss_of
 from .merge import check_mergeable, merge_all
@@ -26,9 +27,6 @@ from .update import (
     restore_state,
     saved_state,
 )
-
-if TYPE_CHECKING:
-    from ..core.learner import Loop
 
 
 class MetricsCB(Callback):

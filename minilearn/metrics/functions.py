@@ -22,12 +22,7 @@ def _counted(
 
 @averaged(items=_counted)
 def accuracy(
-    preds: Tensor,
-    targs: Tensor,
-    *,
-    axis: int = 1,
-    ignore_index: int | None = None,
-    topk: int = 1,
+    preds: Tensor, targs: Tensor, *, axis: int = 1, ignore_index: int | None = None, topk: int = 1
 ) -> Tensor:
     """Return the fraction of targets that the predictions hit.
 
@@ -60,10 +55,9 @@ def _hits(preds: Tensor, targs: Tensor, axis: int, topk: int) -> Tensor:
         if topk > 1 and guesses.select(axis, 0).shape == targs.shape:
             return (guesses == targs.unsqueeze(axis)).any(axis)
     raise ValueError(
-        "accuracy needs targets of shape (B, ...) and predictions (B, K, ...) with K > 1 "
-        f"classes at axis={axis}; got targets {tuple(targs.shape)} and predictions "
-        f"{tuple(preds.shape)}. Give axis=-1 where the classes come last; for outputs of yes "
-        "or no use accuracy_multi."
+        f"accuracy needs targets (B, ...) and predictions (B, K, ...) with K > 1 at axis={axis}; "
+        f"got {tuple(targs.shape)} and {tuple(preds.shape)}. Give axis=-1 where the classes come "
+        "last; for outputs of yes or no use accuracy_multi."
     )
 
 

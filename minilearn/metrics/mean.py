@@ -63,23 +63,17 @@ class Mean:
             return
         values = torch.stack([_as_tensor(value) for value in self._values])  # (k, ...)
         values = values.to(wide(values.device))
-        weights = self._column(values.device)  # (k,)
+        exact = not any(isinstance(weight, Tensor) for weight in self._weights)
+        if exact:
+            weights = torch.tensor(self._weights)
+        else:
+            weights = torch.stack([_on(values.device, weight) for weight in self._weights])
+        weights = _on(values.device, weights)  # (k,)
         column = weights.to(values.dtype).view(-1, *[1] * (values.dim() - 1))
         # the mean of no items is nan as a rule, and must not count
         self._add(torch.where(column == 0, 0, values * column).sum(0))
-        self.weight = self._sum(weights) + self.weight
+        self.weight = (sum(self._weights) if exact else weights.sum()) + self.weight
         self._values, self._weights = [], []
-
-    def _sum(self, weights: Tensor) -> Any:
-        of_tensors = any(isinstance(weight, Tensor) for weight in self._weights)
-        return weights.sum() if of_tensors else sum(self._weights)
-
-    def _column(self, device: torch.device) -> Tensor:
-        # non_blocking: a blocking copy would wait for all work on the device
-        if not any(isinstance(weight, Tensor) for weight in self._weights):
-            return torch.tensor(self._weights).to(device, non_blocking=True)
-        weights = [torch.as_tensor(weight) for weight in self._weights]
-        return torch.stack([weight.to(device, non_blocking=True) for weight in weights])
 
     def _add(self, part: Tensor) -> None:
         if self.total is None:
@@ -124,6 +118,10 @@ class Mean:
         self.reset()
         self.total, self.lost, self.weight = state["total"], state["lost"], state["weight"]
         self._values, self._weights = list(state["values"]), list(state["weights"])
+
+
+def _on(device: torch.device, weight: Any) -> Tensor:
+    return torch.as_tensor(weight).to(device, non_blocking=True)  # else it waits for the device
 
 
 def _as_tensor(value: Any) -> Tensor:

@@ -42,9 +42,7 @@ def metrics_by_name(ms: tuple, metrics: dict[str, Any]) -> dict[str, Any]:
         inner = getattr(m, "func", m)  # of a partial
         name = first = getattr(inner, "__name__", type(inner).__name__)
         if name == "<lambda>":
-            raise ValueError(
-                "a lambda has no name for its column: write MetricsCB(my_name=lambda …)"
-            )
+            raise ValueError("a lambda names no column: write MetricsCB(my_name=lambda …)")
         number = 1
         while name in found or name in metrics:
             name, number = f"{first}_{number + 1}", number + 1
@@ -58,9 +56,7 @@ def metrics_by_name(ms: tuple, metrics: dict[str, Any]) -> dict[str, Any]:
 def check_name(name: str, others: Iterable[str]) -> None:
     """Raise if the column `name` would hide another."""
     if name in (*RESERVED, *others, *(f"train_{other}" for other in others)):
-        raise ValueError(
-            f"the history has another column {name!r}: choose another name for this one"
-        )
+        raise ValueError(f"the history has another column {name!r}: choose another name")
 
 
 def as_metric(name: str, m: Any) -> Any:
