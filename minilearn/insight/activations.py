@@ -255,7 +255,7 @@ def plot_layers(
     return axes
 
 
-def _marker(line: Any) -> dict[str, str]:
+def _marker(line: Any) -> dict[str, Any]:
     """Return what makes a line of a single point visible."""
     return {"marker": "o"} if len(line) == 1 else {}
 

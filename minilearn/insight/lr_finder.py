@@ -338,8 +338,9 @@ RULES = {"valley": _valley, "steep": _steep}
 
 def rules_of(suggest: Any) -> dict[str, Callable[..., Any]]:
     """Return rules by name from names, functions, or one of these."""
-    wanted = [suggest] if isinstance(suggest, str) or callable(suggest) else suggest
-    unknown = [rule for rule in wanted if not callable(rule) and rule not in RULES]
-    if unknown:
-        raise ValueError(f"unknown rule {unknown[0]!r} in suggest; there are {', '.join(RULES)}")
-    return {getattr(r, "__name__", r): r if callable(r) else RULES[r] for r in wanted}
+    rules: dict[str, Callable[..., Any]] = {}
+    for rule in [suggest] if isinstance(suggest, str) or callable(suggest) else suggest:
+        if not callable(rule) and rule not in RULES:
+            raise ValueError(f"unknown rule {rule!r} in suggest; there are {', '.join(RULES)}")
+        rules[getattr(rule, "__name__", rule)] = rule if callable(rule) else RULES[rule]
+    return rules

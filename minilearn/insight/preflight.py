@@ -86,7 +86,7 @@ def _fits(learn: Loop, batch: Any, size: int) -> bool:
         whole = isinstance(x, Tensor) and x.dim() and len(x) == n
         return x[samples.to(x.device)] if whole else x
 
-    loader = [map_batch(resized, batch)] * 2  # the second meets the optimizer's state
+    loader = [map_batch(resized, batch)] * 2  # the second update has the optimizer's state
     try:
         with inner(learn, participants(learn), train=loader, trains=True):
             learn.fit(1, valid=False)

@@ -82,11 +82,11 @@ def _training_batch(learn: Loop, cbs: Any) -> Any:
     """Return a batch as `predict` would get it, on the CPU."""
     batches = []
 
-    def take(learn: Loop) -> None:
+    def keep(learn: Loop) -> None:
         batches.append(to_cpu(learn.batch))
         raise CancelFitException
 
-    taker = LambdaCB(before_batch=take, order=Order.STOP)
-    with inner(learn, [*participants(learn), *as_callbacks(cbs), taker]):
+    keeper = LambdaCB(before_batch=keep, order=Order.STOP)
+    with inner(learn, [*participants(learn), *as_callbacks(cbs), keeper]):
         learn.fit(1, valid=False, lr=1.0 if learn.lr is None else learn.lr)
     return batches[0]

@@ -25,7 +25,7 @@ class Table(str):
         """Make a table.
 
         Args:
-            title: stands above it.
+            title: a line above it.
             lines: the cells of each line.
             n_left: how many of the first columns are aligned to the left.
             framed: whether the first line is a head and the last one has totals.

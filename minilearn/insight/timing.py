@@ -21,7 +21,7 @@ def timings_of(learn: Loop) -> History:
     """Return where the last fit with a `TimerCB` spent its time, a row for each who and what.
 
     Columns: `who` (a callback, the owner of an action, "loader"), `what` (an event, an action,
-    "next batch"), `calls`, `seconds`, on a GPU `device_seconds`, and `share` of the whole fit. The
+    "next batch"), `calls`, `seconds`, on a GPU `device_seconds`, and `fraction` of the fit. The
     first rows sum up "model" (the five actions), "callbacks", "data", and the rest, "loop".
 
     Raises:
@@ -72,10 +72,10 @@ class TimerCB(Callback):
         """Make the table, and warn if the data take most of the time."""
         self._read_device()
         vars(learn)["_timings"] = self._rows(perf_counter() - self._start)
-        share = self._waited / max(self._waited + self._worked, 1e-9)
-        if share > self.hint:
+        fraction = self._waited / max(self._waited + self._worked, 1e-9)
+        if fraction > self.hint:
             warnings.warn(
-                f"{share:.0%} of a step waits for data: raise num_workers or cache", stacklevel=2
+                f"{fraction:.0%} of a step waits for data: raise num_workers or cache", stacklevel=2
             )
 
     def _wrap(self, learn: Loop) -> None:
@@ -165,7 +165,7 @@ class TimerCB(Callback):
     def _row(self, who: str, what: str, sums: list[float], total: float) -> dict[str, Any]:
         device = {"device_seconds": sums[2]} if self._on_gpu else {}
         row = {"who": who, "what": what, "calls": sums[0], "seconds": sums[1], **device}
-        return row | {"share": sums[1] / total}
+        return row | {"fraction": sums[1] / total}
 
 
 class ProfilerCB(Callback):

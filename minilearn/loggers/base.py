@@ -1,8 +1,8 @@
 """Records of a run, and how they reach a logger: LoggerCB, `learn.log`.
 
-The record of an epoch is a row of `learn.history`. The record of an update, one every so many
-updates, holds `epoch`, `steps`, the mean `loss` since the record before (and its named parts), the
-`lr` that the update used (`lr_0`, `lr_1`, … with several groups), and what `learn.log` was given.
+The record of an epoch is a row of `learn.history`. The record of an update holds `epoch`, `steps`,
+the mean `loss` since the record before (and its named parts), the `lr` that the update used (with
+several groups `lr_0`, `lr_1`, …), and what `learn.log` was given.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class LoggerCB(Callback):
     again at the end of each round. Only rank 0 writes.
 
     Args:
-        every: also a record every so many updates; None for the rows of the history alone.
+        every: updates between two records; None for the rows of the history alone.
 
     Events: before_fit, before_step, after_batch, after_round, cleanup_fit
     Order:  REPORT
@@ -172,8 +172,8 @@ class LoggerCB(Callback):
         for name, value in values.items() if self._on else ():
             if isinstance(value, Real) or getattr(value, "numel", lambda: 0)() == 1:
                 if self.every and in_epoch and training:
-                    self.storage.update(None, smooth, **{name: value})
-                logged.update(**{prefix + name: value})
+                    self.storage.add(name, value, smooth)
+                logged.add(prefix + name, value)
             else:
                 self._emit((name, value, learn.steps_done))
 

@@ -52,7 +52,7 @@ class JSONLLoggerCB(_FileCB):
 
     Args:
         path: the file.
-        every: also a record every so many updates.
+        every: updates between two records; None for the rows of the history alone.
 
     Events: before_fit, before_step, after_batch, after_round, cleanup_fit
     Order:  REPORT
@@ -76,7 +76,7 @@ class CSVLoggerCB(_FileCB):
 
     Args:
         path: the file.
-        every: also a record every so many updates.
+        every: updates between two records; None for the rows of the history alone.
 
     Events: before_fit, before_step, after_batch, after_round, cleanup_fit
     Order:  REPORT
@@ -123,7 +123,7 @@ class TensorBoardCB(LoggerCB):
 
     Args:
         dir: the folder to point TensorBoard at.
-        every: also a record every so many updates.
+        every: updates between two records; None for the rows of the history alone.
 
     Raises:
         ImportError: tensorboard is not installed.

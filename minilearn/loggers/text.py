@@ -26,7 +26,7 @@ COLOURS = {logging.WARNING: "\033[33m", logging.ERROR: "\033[31m", logging.CRITI
 
 
 class LogCB(LoggerCB):
-    """Write a line every so many updates, and one a round, to the console and to a file.
+    """Write a line every `every` updates, and one a round, to the console and to a file.
 
     A line has the means over the last `window` batches of the losses and of what `learn.log` was
     given, learning rates, seconds a batch (`batch_s`) and how many of them it waited for data
@@ -35,9 +35,9 @@ class LogCB(LoggerCB):
     file of its own (`log_rank1.txt`). While a fit runs, a MetricsCB does not print its rows.
 
     Args:
-        every: so many updates.
+        every: updates between two lines.
         path: a file `*.txt` or `*.log`, or a folder for `log.txt`; None for the console alone.
-        window: so many batches.
+        window: batches in a mean.
 
     Events: before_fit, before_epoch, before_batch, before_step, after_batch, after_epoch,
             after_round, cleanup_fit

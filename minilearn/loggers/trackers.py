@@ -17,7 +17,7 @@ class WandbCB(LoggerCB):
     A run that you began with `wandb.init` is used and left open; else one is begun and finished.
 
     Args:
-        every: also a record every so many updates.
+        every: updates between two records; None for the rows of the history alone.
         init: for `wandb.init`: project, name, config, mode="offline", …
 
     Attributes:
@@ -69,7 +69,7 @@ class MLflowCB(LoggerCB):
     Args:
         uri: such as "sqlite:///mlflow.db"; by default what MLflow is set to.
         experiment: made if it is not there.
-        every: also a record every so many updates.
+        every: updates between two records; None for the rows of the history alone.
         tags: of the run.
 
     Attributes:

@@ -80,7 +80,7 @@ def test_the_table_says_who_took_how_long(monkeypatch):
         (("loop", "all"), 1, 0),
     ):
         assert (rows[key]["calls"], rows[key]["seconds"]) == (calls, seconds), key
-        assert rows[key]["share"] == pytest.approx(seconds / 88)
+        assert rows[key]["fraction"] == pytest.approx(seconds / 88)
     assert rows["callbacks", "all"]["seconds"] == 48
 
 

@@ -56,6 +56,14 @@ except KeyboardInterrupt:
 """
 
 
+def _is_whole(data):
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def read_until(fd, text, wanted, seconds=200):
     """Read on from `text` until `wanted` was written, to the end where it is None."""
     end = time.monotonic() + seconds
@@ -68,6 +76,8 @@ def read_until(fd, text, wanted, seconds=200):
         if not data:
             assert wanted is None, f"the process ended before {wanted!r}: {text!r}"
             return text
+        while data[-1] & 0x80 and not _is_whole(data):  # a character of several bytes was cut
+            data += os.read(fd, 1)
         text += data.decode()
     return text
 
