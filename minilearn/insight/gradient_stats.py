@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
@@ -14,9 +15,6 @@ from ..core.callback import Callback
 from ..core.events import Order
 from ..core.learner import Loop
 from .activations import BLOCK, plot_layers
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 class GradientStats(Callback):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -21,7 +22,6 @@ from ..data.pipeline import class_names
 from .show import own_colours, pictures
 
 if TYPE_CHECKING:
-    import numpy as np
     from matplotlib.axes import Axes
 
 

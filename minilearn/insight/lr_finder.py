@@ -340,7 +340,10 @@ def rules_of(suggest: Any) -> dict[str, Callable[..., Any]]:
     """Return rules by name from names, functions, or one of these."""
     rules: dict[str, Callable[..., Any]] = {}
     for rule in [suggest] if isinstance(suggest, str) or callable(suggest) else suggest:
-        if not callable(rule) and rule not in RULES:
-            raise ValueError(f"unknown rule {rule!r} in suggest; there are {', '.join(RULES)}")
-        rules[getattr(rule, "__name__", rule)] = rule if callable(rule) else RULES[rule]
+        if isinstance(rule, str):
+            if rule not in RULES:
+                raise ValueError(f"unknown rule {rule!r} in suggest; there are {', '.join(RULES)}")
+            rules[rule] = RULES[rule]
+        else:
+            rules[getattr(rule, "__name__", type(rule).__name__)] = rule
     return rules

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from ..base.batch import to_cpu
 from ..base.plotting import show_images
@@ -13,9 +15,6 @@ from ..core.learner import Loop
 from ..core.nested import inner, participants
 from ..data.pipeline import class_names
 from ..data.show import own_colours, pictures, show_titled
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 def show_image_batch(self: Loop, max_n: int = 9, cbs: Any = None, **kwargs: Any) -> np.ndarray:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -44,10 +42,15 @@ class RecorderCB(Callback):
     order = Order.METRICS
 
     def __init__(self, *names: str, groups: bool = False, **functions: Any) -> None:
-        wanted = {**{name: name for name in names}, **functions}
-        self.functions = {name: _as_function(f) for name, f in wanted.items()}
+        self.functions: dict[str, Any] = {**{name: name for name in names}, **functions}
+        for f in self.functions.values():
+            if not callable(f) and not isinstance(f, str):
+                raise TypeError(
+                    f"RecorderCB records functions of itself and names such as 'lr', not {f!r}; "
+                    "write RecorderCB(lr=lambda cb: cb.pg['lr']) or RecorderCB('lr')"
+                )
         self.groups, self.pg, self._by_update = groups, None, True
-        self.recs: dict[str, list[Any]] = {name: [] for name in wanted}
+        self.recs: dict[str, list[Any]] = {name: [] for name in self.functions}
 
     def before_fit(self, learn: Loop) -> None:
         """Begin new records."""
@@ -75,7 +78,7 @@ class RecorderCB(Callback):
             values = []
             for group in groups if self.groups else groups[:1]:
                 self.pg = group
-                value = f(self)
+                value = f(self) if callable(f) else get_field(group, f)
                 values.append(value.detach().clone() if isinstance(value, Tensor) else value)
             self.recs[name].append(values if self.groups else values[0])
         self.pg = groups[0]
@@ -109,21 +112,6 @@ class RecorderCB(Callback):
     def __repr__(self) -> str:
         """Show what is recorded."""
         return f"RecorderCB({', '.join(self.functions)})"
-
-
-def _as_function(f: Any) -> Callable[[RecorderCB], Any]:
-    if callable(f):
-        return f
-    if isinstance(f, str):
-        return partial(_option, name=f)
-    raise TypeError(
-        f"RecorderCB records functions of itself and names such as 'lr', not {f!r}; write "
-        "RecorderCB(lr=lambda cb: cb.pg['lr']) or RecorderCB('lr')"
-    )
-
-
-def _option(cb: RecorderCB, name: str) -> Any:
-    return get_field(cb.pg or {}, name)
 
 
 def _param_groups(opt: Any) -> list[dict[str, Any]]:

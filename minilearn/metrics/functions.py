@@ -151,10 +151,6 @@ class JoinedMetric:
         self.kept = [joined]
         return joined
 
-    def part(self) -> dict[str, Any]:
-        """Return what this process has, for `merge`."""
-        return self.state_dict()
-
     def merge(self, parts: list[dict[str, Any]]) -> None:
         """Replace its own predictions by those of all processes."""
         self.kept = [(part["preds"], part["targs"]) for part in parts if part]
@@ -163,6 +159,8 @@ class JoinedMetric:
     def state_dict(self) -> dict[str, Any]:
         """Return the predictions and targets so far."""
         return dict(zip(("preds", "targs"), self._joined(), strict=True)) if self.kept else {}
+
+    part = state_dict  # what this process has, for `merge`
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
