@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base.batch import batch_size, describe
+from ..base.batch import describe
 
 FOLD_EVERY = 128  # values kept before they are summed, all with one stack
 
@@ -143,17 +143,15 @@ class FunctionMean(Mean):
         items = getattr(inner, "items", None)
         self.items = partial(items, **keywords) if items else None
 
-    def update(self, preds: Any, targs: Any, weight: Any = None) -> None:
-        """Call the function on a batch of `weight` items (the batch size where none is given)."""
+    def update(self, preds: Any, targs: Any, weight: Any) -> None:
+        """Call the function on a batch of `weight` items."""
         value = self.f(preds, targs)
         if not isinstance(value, (Tensor, float, int)):
             value = self._number(value)
         elif isinstance(value, Tensor) and value._is_view():
             value = value.clone()  # else it would keep the batch, which a loader may refill
         own = None if self.items is None else self.items(preds, targs)
-        if own is not None:
-            weight = own
-        super().update(value, batch_size(preds) if weight is None else weight)
+        super().update(value, weight if own is None else own)
 
     def _number(self, value: Any) -> Tensor:
         try:

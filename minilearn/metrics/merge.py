@@ -27,33 +27,26 @@ def check_mergeable(metrics: Mapping[str, Any]) -> None:
 
 
 def merge_all(metrics: Mapping[str, Any], processes: Processes) -> None:
-    """Merge every metric over all processes; those of torchmetrics do so by themselves.
+    """Merge every metric over all processes; torchmetrics (with a `sync`) does so by itself.
 
     Args:
         metrics: the same metrics by name on all processes; means may be missing on some.
         processes: those that share the data.
     """
-    mine = {name: _part(m) for name, m in metrics.items() if _kind(m) is not None}
-    found = processes.gather(mine)
-    for name, metric in metrics.items():
-        of_all = [parts[name] for parts in found if name in parts]
-        if _kind(metric) == "merge":
-            metric.merge(of_all)
-        elif _kind(metric) == "merge_state":
+    ours = {n: m for n, m in metrics.items() if hasattr(m, "merge") or not hasattr(m, "sync")}
+    found = processes.gather({name: _part(m) for name, m in ours.items()})
+    for name, metric in ours.items():
+        parts = [of_process[name] for of_process in found if name in of_process]
+        if hasattr(metric, "merge"):
+            metric.merge(parts)
+        else:
             metric.reset()
-            metric.merge_state(of_all)
-
-
-def _kind(metric: Any) -> str | None:
-    if hasattr(metric, "merge"):
-        return "merge"
-    if hasattr(metric, "sync"):  # torchmetrics: its merge_state is another one
-        return None
-    return "merge_state"
+            metric.merge_state(parts)
 
 
 def _part(metric: Any) -> Any:
-    if _kind(metric) == "merge":
+    """Return what a metric of this process adds to the merged one, on the CPU."""
+    if hasattr(metric, "merge"):
         return map_batch(lambda x: x.cpu() if isinstance(x, torch.Tensor) else x, metric.part())
     part = copy.deepcopy(metric)
     if hasattr(part, "_prepare_for_merge_state"):  # torcheval joins its lists of tensors
