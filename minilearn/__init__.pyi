@@ -70,7 +70,7 @@ from .loggers.files import CSVLoggerCB, JSONLLoggerCB, TensorBoardCB
 from .loggers.recorder import RecorderCB
 from .loggers.run_info import RunCB
 from .loggers.smoothing import HistoryBuffer, MetricStorage
-from .loggers.text import LogCB, setup_logger
+from .loggers.text_log import LogCB, setup_logger
 from .loggers.trackers import MLflowCB, WandbCB
 from .metrics.callback import MetricsCB
 from .metrics.functions import accuracy, accuracy_multi, mae, mse, rmse, skm

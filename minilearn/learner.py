@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .insight import explain as _explain
     from .insight import lr_finder as _lr_finder
     from .insight import preflight as _preflight
-    from .insight import show as _show
+    from .insight import show_batches as _show_batches
     from .insight import summary as _summary
     from .insight import timing as _timing
     from .loggers import base as _loggers
@@ -50,7 +50,7 @@ else:
     _explain = LazyMethods("insight.explain")
     _lr_finder = LazyMethods("insight.lr_finder")
     _preflight = LazyMethods("insight.preflight")
-    _show = LazyMethods("insight.show")
+    _show_batches = LazyMethods("insight.show_batches")
     _summary = LazyMethods("insight.summary")
     _timing = LazyMethods("insight.timing")
     _loggers = LazyMethods("loggers.base")
@@ -123,9 +123,9 @@ class Learner(Loop):
     explain = _explain.explain
     summary = _summary.summary
     diagnose = _diagnosis.diagnose
-    show_batch = _show.show_batch
-    show_image_batch = _show.show_image_batch
-    show_results = _show.show_results
+    show_batch = _show_batches.show_batch
+    show_image_batch = _show_batches.show_image_batch
+    show_results = _show_batches.show_results
 
     # evaluation and prediction
     validate = _predict.validate

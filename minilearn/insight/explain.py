@@ -7,7 +7,7 @@ from ..core.callback import order_of
 from ..core.dispatch import find_owners
 from ..core.events import EVENTS
 from ..core.learner import Loop
-from .tables import Table
+from .text_table import Table
 
 UPDATE = (
     "before_backward backward* after_backward cleanup_backward "

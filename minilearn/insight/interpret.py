@@ -19,7 +19,7 @@ from ..callbacks.training import loss_by_sample
 from ..core.history import History
 from ..core.learner import Loop
 from ..data.pipeline import class_names
-from .show import own_colours, pictures
+from .show_batches import own_colours, pictures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,7 +15,7 @@ from ..core.learner import Loop
 from ..core.nested import inner, participants
 from ..core.stream import pick_loader
 from .hooks import Hooks
-from .tables import Table
+from .text_table import Table
 
 COLUMNS = ("layer", "input", "output", "parameters", "trainable", "MFLOPs", "output MB")
 

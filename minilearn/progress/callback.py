@@ -18,7 +18,7 @@ from ..base.rank import rank
 from ..core.callback import Callback
 from ..core.events import Order
 from ..core.learner import Loop
-from .notebook import Notebook
+from .notebook_display import Notebook
 from .terminal import Bar, Lines, Terminal, redirected_log
 
 

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import minilearn.loggers.text as textlog
+import minilearn.loggers.text_log as textlog
 from minilearn import (
     BatchSchedCB,
     Callback,

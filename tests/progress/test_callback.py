@@ -29,10 +29,10 @@ from minilearn.core.events import (
 )
 from minilearn.metrics.callback import MetricsCB
 from minilearn.progress import callback as progress
-from minilearn.progress import notebook
+from minilearn.progress import notebook_display as notebook
 from minilearn.progress import terminal as display
 from minilearn.progress.callback import ProgressCB
-from minilearn.progress.notebook import LossCurve, Notebook, thinned
+from minilearn.progress.notebook_display import LossCurve, Notebook, thinned
 from minilearn.progress.terminal import Bar, Lines, Terminal
 
 
