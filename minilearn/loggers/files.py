@@ -118,7 +118,7 @@ class CSVLoggerCB(_FileCB):
 class TensorBoardCB(LoggerCB):
     """Write the records, figures and histograms as TensorBoard's events, numbers in float64.
 
-    A new fit moves the events of another into a folder `earlier_1`. A resumed one goes on, and hides
+    A new fit moves the events of another into a folder `earlier_1`. A resumed one goes on and hides
     the events of later updates; the figures of a validation that is repeated are there twice.
 
     Args:
