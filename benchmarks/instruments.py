@@ -31,7 +31,6 @@ from minilearn import (
     Learner,
     LogCB,
     LoggerCB,
-    MemoryCB,
     MetricsCB,
     MLflowCB,
     ProgressCB,
@@ -68,7 +67,6 @@ def instruments(folder: Path) -> dict[str, Callable[[], Callback]]:
         "TensorBoardCB": lambda: TensorBoardCB(folder / "tensorboard"),
         "MLflowCB": lambda: MLflowCB(f"sqlite:///{folder}/mlflow.db"),
         "WandbCB": lambda: WandbCB(mode="offline", dir=str(folder), settings={"silent": True}),
-        "MemoryCB": MemoryCB,
         "RunCB": lambda: RunCB(folder),
         "TimerCB": lambda: TimerCB(hint=1),
     }

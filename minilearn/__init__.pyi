@@ -60,14 +60,14 @@ from .insight.gradient_stats import GradientStats
 from .insight.hooks import Hook, Hooks, HooksCallback
 from .insight.interpret import Interpretation
 from .insight.lr_finder import LRFinderCB
-from .insight.timing import MemoryCB, ProfilerCB, TimerCB
+from .insight.timing import ProfilerCB, TimerCB
 from .learner import Learner, MomentumLearner, TrainLearner, fit, load_learner
 from .loggers.base import LoggerCB, log_values
 from .loggers.files import CSVLoggerCB, JSONLLoggerCB, TensorBoardCB
 from .loggers.recorder import RecorderCB
 from .loggers.run_info import RunCB
 from .loggers.smoothing import HistoryBuffer, MetricStorage
-from .loggers.text import LogCB, setup_logger
+from .loggers.text_log import LogCB, setup_logger
 from .loggers.trackers import MLflowCB, WandbCB
 from .metrics.callback import MetricsCB
 from .metrics.functions import accuracy, accuracy_multi, mae, mse, rmse, skm
@@ -152,7 +152,6 @@ __all__ = [
     "LogCB",
     "LoggerCB",
     "MLflowCB",
-    "MemoryCB",
     "MetricStorage",
     "MetricsCB",
     "MissingActionError",

@@ -27,12 +27,11 @@ if TYPE_CHECKING:
     from .inference import export as _export
     from .inference import items as _items
     from .inference import predict as _predict
-    from .insight import batch_size as _batch_size
     from .insight import diagnosis as _diagnosis
-    from .insight import dry_run as _dry_run
     from .insight import explain as _explain
     from .insight import lr_finder as _lr_finder
-    from .insight import show as _show
+    from .insight import preflight as _preflight
+    from .insight import show_batches as _show_batches
     from .insight import summary as _summary
     from .insight import timing as _timing
     from .loggers import base as _loggers
@@ -47,12 +46,11 @@ else:
     _export = LazyMethods("inference.export")
     _items = LazyMethods("inference.items")
     _predict = LazyMethods("inference.predict")
-    _batch_size = LazyMethods("insight.batch_size")
     _diagnosis = LazyMethods("insight.diagnosis")
-    _dry_run = LazyMethods("insight.dry_run")
     _explain = LazyMethods("insight.explain")
     _lr_finder = LazyMethods("insight.lr_finder")
-    _show = LazyMethods("insight.show")
+    _preflight = LazyMethods("insight.preflight")
+    _show_batches = LazyMethods("insight.show_batches")
     _summary = LazyMethods("insight.summary")
     _timing = LazyMethods("insight.timing")
     _loggers = LazyMethods("loggers.base")
@@ -118,16 +116,16 @@ class Learner(Loop):
 
     # before a long run
     lr_find = _lr_finder.lr_find
-    find_batch_size = _batch_size.find_batch_size
-    dry_run = _dry_run.dry_run
+    find_batch_size = _preflight.find_batch_size
+    dry_run = _preflight.dry_run
 
     # looking inside
     explain = _explain.explain
     summary = _summary.summary
     diagnose = _diagnosis.diagnose
-    show_batch = _show.show_batch
-    show_image_batch = _show.show_image_batch
-    show_results = _show.show_results
+    show_batch = _show_batches.show_batch
+    show_image_batch = _show_batches.show_image_batch
+    show_results = _show_batches.show_results
 
     # evaluation and prediction
     validate = _predict.validate

@@ -1,9 +1,9 @@
-"""Statistics of what layers put out, batch by batch, and three charts of them."""
+"""Statistics of the outputs of layers, batch by batch, and three charts of them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from ..base.plotting import get_grid, show_image, subplots
+from ..core.learner import Loop
 from .hooks import Hook, HooksCallback, first_float
 
 if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
+    from matplotlib.axes import Axes
 
-__all__ = ["ActivationStats", "append_stats", "get_hist", "get_min"]
 
 BINS, TOP = 40, 10  # of the histograms of absolute values
 SAMPLE = 4096  # values in a histogram
@@ -30,14 +30,10 @@ def is_leaf(m: nn.Module) -> bool:
 
 
 class Stats:
-    """What one hook recorded: `stats[0]` are means, `stats[1]` deviations, `stats[2]` histograms.
+    """What one hook recorded: `stats[0]` are means, `stats[1]` stds, `stats[2]` histograms.
 
-    Each is a list with a tensor a batch, on the CPU. Histograms count absolute values in 40 bins
-    from 0 to 10, of a sample of 4096 values.
-
-    Attributes:
-        overflow: the share of values above 10 or not finite, over all batches.
-        non_finite: the number of batches with a value that is not finite.
+    Each is a list with one tensor for each batch, on the CPU. Histograms count absolute values in
+    40 bins from 0 to 10, of a sample of 4096 values.
     """
 
     def __init__(self, exact: bool = False) -> None:
@@ -54,7 +50,7 @@ class Stats:
         sample = x if self.exact else x[:: _stride(len(x))]
         if self.exact:
             row[1], row[0] = torch.std_mean(x)
-        else:  # sums, which need no second pass; `flush` makes means and deviations of them
+        else:  # sums, read in one pass; `flush` computes means and stds
             torch.sum(x, 0, out=row[0])
             torch.dot(x, x, out=row[1])
         row[2:] = _histogram(sample.abs())
@@ -82,18 +78,19 @@ class Stats:
 
     @property
     def overflow(self) -> float:
+        """The fraction of values above 10 or not finite, over all batches."""
         return 1 - self._rows[:, 2:].sum().item() / max(self._seen, 1)
 
     @property
     def non_finite(self) -> int:
+        """The number of batches with a value that is not finite."""
         return int((~self._rows[:, 0].isfinite()).sum())
 
     def __getitem__(self, i: int) -> list[Tensor]:
-        """Return means, deviations or histograms."""
+        """Return means, stds or histograms."""
         if not -3 <= i < 3:
-            raise IndexError(f"there are means [0], deviations [1], histograms [2]; got [{i}]")
-        columns = (0, 1, slice(2, None))[i]
-        return list(self._rows[:, columns])
+            raise IndexError(f"there are means [0], stds [1], histograms [2]; got [{i}]")
+        return list(self._rows[:, (0, 1, slice(2, None))[i]])
 
     def __len__(self) -> int:
         """Return 3."""
@@ -101,18 +98,18 @@ class Stats:
 
 
 def append_stats(hook: Hook, mod: nn.Module, inp: Any, outp: Any, *, exact: bool = False) -> None:
-    """Record mean, deviation and histogram of an output in `hook.stats`, see `Stats`.
+    """Record mean, std and histogram of an output in `hook.stats`, see `Stats`.
 
     Of a nested output the first floating-point tensor counts, depth first; without one nothing is
-    recorded. Means and deviations are over all values (in one pass: of values with a mean a
-    thousand times their deviation the latter is rough).
+    recorded. Means and stds are those of all values, computed in one pass: where the mean is a
+    thousand times the std, the std is rough.
 
     Args:
         hook: where to record.
         mod: the module.
         inp: its inputs.
         outp: its output.
-        exact: use two passes for deviations, and all values for histograms.
+        exact: use two passes for stds, and all values for histograms.
     """
     acts = first_float(outp)
     if not hasattr(hook, "stats"):
@@ -123,18 +120,18 @@ def append_stats(hook: Hook, mod: nn.Module, inp: Any, outp: Any, *, exact: bool
 
 
 def get_hist(h: Hook) -> Tensor:
-    """Return the histograms of a hook as a picture, log(1 + count): shape (40, batches)."""
+    """Return the histograms of a hook as an image, log(1 + count): shape (40, batches)."""
     return torch.stack(h.stats[2]).t().float().log1p()
 
 
 def get_min(h: Hook) -> Tensor:
-    """Return for each batch the share of values in the first bin, within 0.25 of 0."""
+    """Return for each batch the fraction of values in the first bin, within 0.25 of 0."""
     counts = torch.stack(h.stats[2]).t().float()
     return counts[0] / counts.sum(0)
 
 
 class ActivationStats(HooksCallback):
-    """Record means, deviations and histograms of layers in a fit, and chart them.
+    """Record means, stds and histograms of layers in a fit, and chart them.
 
     Args:
         mod_filter: takes a module, returns whether to record it; by default modules without
@@ -187,65 +184,61 @@ class ActivationStats(HooksCallback):
         return hooks
 
     def color_dim(self, figsize: tuple[float, float] | None = None) -> np.ndarray:
-        """Show the histograms over the batches, a picture a layer: the brighter, the more values.
+        """Show the histograms of each layer as an image over the batches: bright means many values.
 
         Args:
             figsize: width and height of the figure in inches.
         """
-        hooks, axes = self._grid(figsize, "Histograms of |activation|")
-        for ax, h in zip(axes.flat, hooks, strict=False):
-            show_image(
-                get_hist(h),
-                ax,
-                origin="lower",
-                aspect="auto",
-                noframe=False,
-                extent=(0, len(h.stats[0]), 0, TOP),
-            )
-            ax.set(yticks=[0, TOP], xticks=[0, len(h.stats[0])])
-        return axes
+
+        def draw(ax: Axes, h: Hook) -> None:
+            n, place = len(h.stats[0]), {"origin": "lower", "aspect": "auto", "noframe": False}
+            show_image(get_hist(h), ax, extent=(0, n, 0, TOP), **place)
+            ax.set(yticks=[0, TOP], xticks=[0, n])
+
+        return self._plot_each("Histograms of |activation|", draw, figsize)
 
     def dead_chart(self, figsize: tuple[float, float] | None = None) -> np.ndarray:
-        """Plot the share of values within 0.25 of 0 over the batches, axes a layer.
+        """Plot for each layer the fraction of values within 0.25 of 0 over the batches.
 
         Args:
             figsize: width and height of the figure in inches.
         """
-        hooks, axes = self._grid(figsize, "Share of activations near 0")
-        for ax, h in zip(axes.flat, hooks, strict=False):
-            ax.plot(get_min(h), **_mark(h.stats[0]))
+
+        def draw(ax: Axes, h: Hook) -> None:
+            ax.plot(get_min(h), **_marker(h.stats[0]))
             ax.set_ylim(0, 1)
-        return axes
+
+        return self._plot_each("Fraction of activations near 0", draw, figsize)
 
     def plot_stats(self, figsize: tuple[float, float] | None = None) -> np.ndarray:
-        """Plot the means and deviations of all layers over the batches.
+        """Plot the means and stds of all layers over the batches.
 
         Args:
             figsize: width and height of the figure in inches.
         """
         hooks = self.recorded()
-        curves = {"Means": [h.stats[0] for h in hooks], "Deviations": [h.stats[1] for h in hooks]}
-        return plot_layers(curves, [h.name for h in hooks], _unit(self.every), figsize)
+        curves = {"Means": [h.stats[0] for h in hooks], "Stds": [h.stats[1] for h in hooks]}
+        return plot_layers(curves, [h.name for h in hooks], self._unit(), figsize)
 
-    def _grid(self, figsize: Any, title: str) -> tuple[list[Hook], np.ndarray]:
+    def _plot_each(self, title: str, draw: Callable[[Axes, Hook], None], figsize: Any) -> Any:
+        """Make a figure with axes for each layer."""
         hooks = self.recorded()
-        size: dict[str, Any] = {"imsize": 2.2 if len(hooks) < 30 else 1.5}
-        if figsize:
-            size = {"figsize": figsize}
+        few = len(hooks) < 30
+        size: dict[str, Any] = {"figsize": figsize} if figsize else {"imsize": 2.2 if few else 1.5}
         fig, axes = get_grid(len(hooks), title=title, size=11, weight="normal", **size)
         for ax, h in zip(axes.flat, hooks, strict=False):
-            ax.set_title(h.name, fontsize=8 if len(hooks) < 30 else 6)
+            draw(ax, h)
+            ax.set_title(h.name, fontsize=8 if few else 6)
             ax.tick_params(labelsize=7)
-        fig.supxlabel(_unit(self.every), size=9)
-        return hooks, axes
+        fig.supxlabel(self._unit(), size=9)
+        return axes
+
+    def _unit(self) -> str:
+        return "batch" if self.every == 1 else f"record, one every {self.every} batches"
 
 
 def plot_layers(
-    curves: Mapping[str, Iterable[Any]],
-    names: list[str],
-    xlabel: str,
-    figsize: Any,
-    **settings: Any,
+    curves: Mapping[str, Any], names: list[str], xlabel: str, figsize: Any, yscale: str = "linear"
 ) -> np.ndarray:
     """Plot axes for each title in `curves`, with a line for each layer, and one legend."""
     import matplotlib.pyplot as plt
@@ -255,18 +248,14 @@ def plot_layers(
     colours = plt.get_cmap("viridis")(np.linspace(0, 0.95, len(names)))
     for ax, (title, lines) in zip(axes, curves.items(), strict=True):
         for line, colour, name in zip(lines, colours, names, strict=True):
-            ax.plot(line, color=colour, label=name, **_mark(line))
-        ax.set(title=title, xlabel=xlabel, **settings)
+            ax.plot(line, color=colour, label=name, **_marker(line))
+        ax.set(title=title, xlabel=xlabel, yscale=yscale)
     legend = {"loc": "outside right center", "ncols": math.ceil(len(names) / 40), "fontsize": 8}
     fig.legend(*axes[0].get_legend_handles_labels(), **legend)
     return axes
 
 
-def _unit(every: int) -> str:
-    return "batch" if every == 1 else f"record, one every {every} batches"
-
-
-def _mark(line: Any) -> dict[str, str]:
+def _marker(line: Any) -> dict[str, Any]:
     """Return what makes a line of a single point visible."""
     return {"marker": "o"} if len(line) == 1 else {}
 

@@ -9,12 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from minilearn.core.callback import Callback, as_callbacks, order_of
-from minilearn.core.events import Order
-from minilearn.core.learner import Loop
-from minilearn.core.nested import inner, participants
-
-from ..core.events import CancelFitException, CancelStepException
+from ..core.callback import Callback, as_callbacks, order_of
+from ..core.events import CancelFitException, CancelStepException, Order
+from ..core.learner import Loop
+from ..core.nested import inner, participants
 from .activations import is_leaf
 from .gradient_stats import layer_norms, own_parameters
 from .hooks import Hook, HooksCallback, first_float
@@ -23,10 +21,10 @@ PASSES_ON = (nn.Flatten, nn.Unflatten, nn.Identity, nn.modules.dropout._DropoutN
 
 
 class Findings(list):
-    """Sentences, one a finding."""
+    """A list of sentences, one for each finding."""
 
     def __repr__(self) -> str:
-        """Show each on a line of its own."""
+        """Show one in each line."""
         return "\n".join(self) or "no layer is dead, exploding or frozen"
 
 
@@ -46,13 +44,13 @@ def diagnose(
 
     Args:
         self: the Learner.
-        n: the number of batches; the loader is gone round as often as it takes.
-        near: how far from 0 a value is near to it.
-        dead: a layer is dead with more than this share of its values near 0.
-        exploding: a layer explodes where the root mean square of a batch is above this, or where
-            values or gradients are not finite.
-        frozen: a layer is frozen where its gradient never is larger than this share of its weights.
-            Those with `requires_grad=False` are meant to be so and left out.
+        n: the number of batches; the loader is repeated as often as needed.
+        near: values within this of 0 are near 0.
+        dead: a layer is dead if more than this fraction of its values is near 0.
+        exploding: a layer explodes if the root mean square of a batch is above this, or if values
+            or gradients are not finite.
+        frozen: a layer is frozen if the norm of its gradient is never above this fraction of the
+            norm of its weights. Those with `requires_grad=False` are left out.
         cbs: further callbacks.
 
     Returns:
@@ -74,9 +72,9 @@ def diagnose(
 
 
 class _Gradients(Callback):
-    """Measures the gradients of `n` batches, lets no update be made, and ends the fit."""
+    """Measures the gradients of `n` batches, skips their updates, and ends the fit."""
 
-    order = Order.ACCUMULATE  # no scaler or clipping shall touch them
+    order = Order.ACCUMULATE  # before a scaler or clipping changes them
 
     def __init__(self, n: int) -> None:
         self.left = n
@@ -107,7 +105,7 @@ def _computes(m: nn.Module) -> bool:
 
 @torch.no_grad()
 def _measure(hook: Hook, mod: nn.Module, inp: Any, outp: Any, *, near: float) -> None:
-    """Keep on the device which share of an output is near 0, and its root mean square."""
+    """Record the fraction of an output that is near 0, and its root mean square."""
     x = first_float(outp)
     if x is not None and x.numel():
         x = x.detach().float()
@@ -118,12 +116,12 @@ def _measure(hook: Hook, mod: nn.Module, inp: Any, outp: Any, *, near: float) ->
 def _finding(hook: Hook, near: float, dead: float, exploding: float) -> list[str]:
     if not hasattr(hook, "records"):
         return []
-    shares, sizes = torch.stack(hook.records).cpu().unbind(1)
-    share, size = shares.mean().item(), sizes.max().item()
+    fractions, sizes = torch.stack(hook.records).cpu().unbind(1)
+    fraction, size = fractions.mean().item(), sizes.max().item()
     if not math.isfinite(size):
         return [f"{hook.name} is exploding: not all values are finite"]
     if size > exploding:
         return [f"{hook.name} is exploding: the root mean square of its values is {size:.3g}"]
-    if share > dead:
-        return [f"{hook.name} is dead: {share:.1%} of its values are within {near} of 0"]
+    if fraction > dead:
+        return [f"{hook.name} is dead: {fraction:.1%} of its values are within {near} of 0"]
     return []

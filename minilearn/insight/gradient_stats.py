@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
-from minilearn.base.text import whole
-from minilearn.core.callback import Callback
-from minilearn.core.events import Order
-
+from ..base.text import whole
+from ..core.callback import Callback
+from ..core.events import Order
+from ..core.learner import Loop
 from .activations import BLOCK, plot_layers
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from minilearn.core.learner import Loop
-
-__all__ = ["GradientStats"]
 
 
 class GradientStats(Callback):
@@ -29,7 +23,7 @@ class GradientStats(Callback):
     A healthy ratio is about 1e-3. Listed after a callback that clips, it sees clipped gradients.
 
     Args:
-        every: record every so-manieth update; the weights are copied for it.
+        every: record every `every`-th update; this copies the weights.
 
     Attributes:
         names: the layers that have parameters to train.
@@ -62,7 +56,7 @@ class GradientStats(Callback):
             self._norms = layer_norms([[p.grad for p in ps] for ps in self._layers.values()])
 
     def after_step(self, learn: Loop) -> None:
-        """Measure how far the weights went."""
+        """Measure how far the weights moved."""
         if self._old is not None:
             now = [
                 torch._foreach_sub(list(map(Tensor.detach, ps)), old)
@@ -119,7 +113,7 @@ class GradientStats(Callback):
 
 
 def own_parameters(model: nn.Module) -> dict[str, list[nn.Parameter]]:
-    """Return by layer the parameters to train that it holds itself; a shared one counts once."""
+    """Return the trainable parameters that each layer holds itself; a shared one counts once."""
     layers, seen = {}, set()
     for name, m in model.named_modules():
         own = [p for p in m.parameters(recurse=False) if p.requires_grad and p not in seen]

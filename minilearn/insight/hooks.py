@@ -5,25 +5,21 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from torch import Tensor, nn
 
-from minilearn.base.batch import tensors
-from minilearn.base.text import whole
-from minilearn.core.callback import Callback
-from minilearn.core.events import Order
-
-if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
-
-__all__ = ["Hook", "Hooks", "HooksCallback", "first_float"]
+from ..base.batch import tensors
+from ..base.text import whole
+from ..core.callback import Callback
+from ..core.events import Order
+from ..core.learner import Loop
 
 
 class _Relay:
-    """What a module holds: a weak link to a Hook, so that the module keeps nothing alive.
+    """What a module holds: a weak reference to a Hook, so that the module keeps nothing alive.
 
-    Copies of the module, and pickles of it, get a relay without a hook: it does nothing.
+    Copies and pickles of the module get one without a hook, which does nothing.
     """
 
     def __init__(self, hook: Hook | None = None) -> None:
@@ -38,47 +34,51 @@ class _Relay:
         return _Relay, ()
 
 
-class Hook:
+class _Removable:
+    """Calls its `remove()` at the end of a `with`."""
+
+    remove: Callable[[], None]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.remove()
+
+
+class Hook(_Removable):
     """Call a function each time that a module has run, until the hook is removed or deleted.
 
     `f(hook, module, input, output)` may keep what it finds as attributes of `hook`. It observes:
-    its return value is ignored. A module that runs twice in a pass fires twice. Keep a reference:
-    a hook that nobody holds is gone at once.
+    its return value is ignored. A module that runs twice in a forward pass fires twice. Keep a
+    reference: a hook that nobody holds is gone at once.
 
     Args:
         m: the module.
         f: the function; with `backward` it gets the gradients of input and output instead.
         backward: fire in the backward pass.
-        every: fire at the first run of the module, then at each `every`-th one.
 
     Raises:
         TypeError: `m` is not a module.
-        ValueError: `every` is below 1.
         RuntimeError: `m` is compiled, and would not see the hook.
     """
 
-    stats: Any  # these two are for functions to keep what they found
-    records: Any
     name: str  # of the module, in a model
-    _f: Any
+    stats: Any  # for what the function finds
+    records: Any
     _handle: Any = None  # so that __del__ works after a failed constructor
 
-    def __init__(
-        self, m: nn.Module, f: Callable[..., Any], *, backward: bool = False, every: int = 1
-    ) -> None:
+    def __init__(self, m: nn.Module, f: Callable[..., Any], *, backward: bool = False) -> None:
         if not isinstance(m, nn.Module):
             raise TypeError(f"a hook needs an nn.Module, got {type(m).__name__}: {m!r:.80}")
-        if every < 1:
-            raise ValueError(f"every must be at least 1, got {every}.")
         check_not_compiled(m)
-        self._f, self._every, self._runs = f, every, 0
+        self._f: Any = f
         register = m.register_full_backward_hook if backward else m.register_forward_hook
         self._handle = register(_Relay(self))
 
     def __call__(self, *args: object) -> None:
-        """Count a run of the module, and call the function if it is due."""
-        number, self._runs = self._runs, self._runs + 1
-        if self._f is not None and number % self._every == 0:
+        """Call the function."""
+        if self._f is not None:
             self._f(self, *args)
 
     def remove(self) -> None:
@@ -87,20 +87,12 @@ class Hook:
             self._handle.remove()
         self._handle = self._f = None  # the function may hold a Learner
 
-    def __enter__(self) -> Self:
-        """Return the hook."""
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        """Remove the hook."""
-        self.remove()
-
     def __del__(self) -> None:
         """Remove the hook."""
         self.remove()
 
 
-class Hooks(list):
+class Hooks(_Removable, list):
     """Hooks on several modules: a list, and a context manager that removes them all.
 
     Deleting an element removes its hook. If one module is refused, none keeps a hook.
@@ -109,24 +101,21 @@ class Hooks(list):
         ms: modules; or one module, for its children (itself, where it has none).
         f: called as `f(hook, module, input, output)`, see `Hook`.
         backward: as in `Hook`.
-        every: as in `Hook`.
 
     Raises:
-        TypeError, ValueError, RuntimeError: as in `Hook`.
+        TypeError, RuntimeError: as in `Hook`.
     """
 
     def __init__(
-        self,
-        ms: nn.Module | Iterable[nn.Module],
-        f: Callable[..., Any],
-        *,
-        backward: bool = False,
-        every: int = 1,
+        self, ms: nn.Module | Iterable[nn.Module], f: Callable[..., Any], *, backward: bool = False
     ) -> None:
         super().__init__()
+        if isinstance(ms, nn.Module):
+            check_not_compiled(ms)
+            ms = list(ms.children()) or [ms]
         try:
-            for m in _modules(ms):
-                self.append(Hook(m, f, backward=backward, every=every))
+            for m in ms:
+                self.append(Hook(m, f, backward=backward))
         except BaseException:
             self.remove()  # the traceback would keep them alive, and so attached
             raise
@@ -142,28 +131,20 @@ class Hooks(list):
         for hook in self:
             hook.remove()
 
-    def __enter__(self) -> Self:
-        """Return the list."""
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        """Remove the hooks."""
-        self.remove()
-
 
 class HooksCallback(Callback):
     """Hook modules for the time of a fit; iterate over it for the hooks and what they recorded.
 
-    The hooks are off when the fit is over, however it ended. Passes inside the fit (`validate`, a
-    probe) are not recorded. A module that runs twice in a batch is recorded twice.
+    The hooks are removed when the fit ends, however it ended. Nested runs (`validate` within the
+    fit, say) are not recorded. A module that runs twice in a batch is recorded twice.
 
     Args:
         hookfunc: called as `hookfunc(hook, module, input, output)`; `hook.name` is the layer's.
         mod_filter: takes a module, returns whether to hook it; by default all are.
-        on_train: whether to fire in training passes.
-        on_valid: whether to fire in validation passes.
+        on_train: whether to fire in training.
+        on_valid: whether to fire in validation.
         mods: the modules, instead of those that `mod_filter` selects.
-        every: fire in every so-manieth batch, counted over the fit.
+        every: fire in every `every`-th batch of the fit.
 
     Raises:
         RuntimeError: the model is compiled, and would not see the hooks.
@@ -235,15 +216,8 @@ def first_float(x: object) -> Tensor | None:
     return next((t for t in tensors(x) if t.is_floating_point()), None)
 
 
-def _modules(ms: nn.Module | Iterable[nn.Module]) -> Iterable[nn.Module]:
-    if not isinstance(ms, nn.Module):
-        return ms
-    check_not_compiled(ms)
-    return list(ms.children()) or [ms]
-
-
 def check_not_compiled(m: Any) -> None:
-    """Raise where `m` is compiled: torch.compile does not look for later hooks, nor say so."""
+    """Raise if `m` is compiled: torch.compile ignores later hooks, without a word."""
     if hasattr(m, "_orig_mod") or getattr(m, "_compiled_call_impl", None) is not None:
         raise RuntimeError(
             f"{type(m).__name__} is compiled and does not see new hooks. Hook and run the model "

@@ -1,36 +1,32 @@
-"""What a classifier gets wrong: confusion, the worst items, figures for each class.
+"""What a classifier gets wrong: confusions, the worst items, precision and recall by class.
 
 Memory does not grow with the data set.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minilearn.base.batch import describe, map_batch
-from minilearn.core.history import History
-from minilearn.core.learner import Loop
-from minilearn.data.pipeline import class_names
-
+from ..base.batch import describe, map_batch
 from ..base.plotting import new_axes, show_images
 from ..callbacks.training import loss_by_sample
-from .show import images_of, own_colours
+from ..core.history import History
+from ..core.learner import Loop
+from ..data.pipeline import class_names
+from .show_batches import images_of, own_colours
 
 if TYPE_CHECKING:
-    import numpy as np
     from matplotlib.axes import Axes
-
-__all__ = ["Interpretation", "TopLoss"]
 
 
 class TopLoss(NamedTuple):
-    """One of the items with the highest loss; `index` is its place in the data set."""
+    """One of the items with the highest loss; `index` is its index in the data set."""
 
     loss: float
     index: int
@@ -40,10 +36,10 @@ class TopLoss(NamedTuple):
 
 
 class Interpretation:
-    """Where a classifier errs, counted in one pass; made by `Interpretation.from_learner`.
+    """The errors of a classifier on a data set; made by `Interpretation.from_learner`.
 
     Attributes:
-        confusion: how often class i (row) was taken for class j (column), int64, shape (K, K).
+        confusion: how often class i (row) was predicted as class j (column), int64, shape (K, K).
         top: the items with the highest losses, the highest first.
         classes: the names of the classes, or their numbers.
     """
@@ -60,16 +56,16 @@ class Interpretation:
         """Predict a data set and count.
 
         Args:
-            learn: its model gives scores (B, K, ...), and a batch targets (B, ...), class numbers;
-                negative ones are ignored. Nothing about it changes.
+            learn: its model gives logits (B, K, ...), and a batch has targets (B, ...), class
+                numbers; negative ones are ignored. Nothing about it changes.
             dl: a loader or the name of one, as in `get_preds`.
             n_top: how many items with high losses are kept, with their inputs.
             cbs: further callbacks.
 
         Raises:
-            TypeError: the outputs are no scores of classes, or the targets no class numbers.
+            TypeError: the outputs are no logits, or the targets no class numbers.
         """
-        confusion, heap, seen = torch.zeros((), dtype=torch.int64), [], 0
+        confusion, top, seen = torch.zeros((), dtype=torch.int64), [], 0
         wanted = {"with_inputs": True, "with_loss": _has_loss_by_sample(learn)}
         for inputs, preds, targs, *losses in learn.iter_preds(dl, cbs=cbs, **wanted):
             _check(preds, targs)
@@ -77,26 +73,24 @@ class Interpretation:
             losses = losses or [F.cross_entropy(preds, targs, reduction="none")]
             losses = losses[0].reshape(len(preds), -1).mean(1).nan_to_num(nan=math.inf)  # (B,)
             for i in losses.topk(min(n_top, len(losses))).indices.tolist():
-                rank = (float(losses[i]), -seen - i)
-                if len(heap) < n_top or rank > heap[0][:2]:
+                if len(top) < n_top or losses[i] > top[n_top - 1].loss:
                     item = (inputs, targs, preds.argmax(1))
-                    heapq.heappush(heap, (*rank, map_batch(lambda t, i=i: t[i].clone(), item)))
-                if len(heap) > n_top:
-                    heapq.heappop(heap)
+                    item = map_batch(lambda t, i=i: t[i].clone(), item)
+                    top.append(TopLoss(losses[i].item(), seen + i, *item))
+            top = sorted(top, key=lambda t: (-t.loss, t.index))[:n_top]
             seen += len(preds)
         names = class_names(learn.dls) or list(range(len(confusion)))
-        top = [TopLoss(loss, -at, *item) for loss, at, item in sorted(heap, reverse=True)]
         return cls(confusion, top, names, learn.dls)
 
     @property
     def accuracy(self) -> float:
-        """The share of what was classified rightly."""
+        """The fraction of right predictions."""
         return (self.confusion.diagonal().sum() / self.confusion.sum()).item()
 
     def per_class(self) -> History:
-        """Return a table with precision, recall, f1 and support (how many there are) of each class.
+        """Return a table with precision, recall, f1 and support (number of items) of each class.
 
-        A figure that would be 0/0 is 0.
+        A value that would be 0/0 is 0.
         """
         right, support = self.confusion.diagonal().double(), self.confusion.sum(1)
         precision = right / self.confusion.sum(0).clamp(min=1)
@@ -121,31 +115,31 @@ class Interpretation:
 
         Args:
             ax: the axes; None for a new figure.
-            normalize: show shares of the actual class instead of counts.
+            normalize: show fractions of the actual class instead of counts.
         """
         k = len(self.confusion)
-        shares = self.confusion / self.confusion.sum(1, keepdim=True).clamp(min=1)
+        fractions = self.confusion / self.confusion.sum(1, keepdim=True).clamp(min=1)
         ax = ax or new_axes((2 + 0.5 * k, 2 + 0.5 * k))
-        ax.imshow(shares.numpy(), cmap="Blues", vmin=0, vmax=1)
+        ax.imshow(fractions.numpy(), cmap="Blues", vmin=0, vmax=1)
         names = [str(name) for name in self.classes]
         ax.set(xlabel="predicted", ylabel="actual", xticks=range(k), yticks=range(k))
         ax.set_xticklabels(names, rotation=45, ha="right", rotation_mode="anchor")
         ax.set_yticklabels(names)
-        for i, j in self.confusion.nonzero().tolist() if k <= 30 else ():  # else no room for text
-            text = f"{shares[i, j]:.2f}" if normalize else f"{self.confusion[i, j]:,}"
-            colour = "white" if shares[i, j] > 0.5 else "black"
+        for i, j in self.confusion.nonzero().tolist() if k <= 30 else ():  # too small for text
+            text = f"{fractions[i, j]:.2f}" if normalize else f"{self.confusion[i, j]:,}"
+            colour = "white" if fractions[i, j] > 0.5 else "black"
             ax.text(j, i, text, ha="center", va="center", color=colour, fontsize=8)
         return ax
 
     def plot_top_losses(self, n: int = 9, **kwargs: Any) -> np.ndarray:
-        """Show the pictures with the highest losses, as predicted / actual, with the loss.
+        """Show the images with the highest losses, as predicted / actual, with the loss.
 
         Args:
             n: how many, at most.
             **kwargs: go to `show_images`.
 
         Raises:
-            ValueError: the inputs are no pictures.
+            ValueError: the inputs are no images.
         """
         worst = [t for t in self.top[:n] if t.predicted.dim() == 0]
         images = [images_of(map_batch(lambda x: x[None], t.input))[0] for t in worst]
@@ -165,11 +159,11 @@ def _has_loss_by_sample(learn: Loop) -> bool:
 
 
 def _check(preds: Any, targs: Any) -> None:
-    scores = isinstance(preds, Tensor) and preds.dim() > 1 and preds.shape[1] > 1
+    logits = isinstance(preds, Tensor) and preds.dim() > 1 and preds.shape[1] > 1
     numbers = isinstance(targs, Tensor) and not targs.is_floating_point()
-    if not scores or not numbers or targs.shape != (len(preds), *preds.shape[2:]):
+    if not logits or not numbers or targs.shape != (len(preds), *preds.shape[2:]):
         raise TypeError(
-            "Interpretation counts classes: it wants scores (B, K, ...) and class numbers (B, "
+            "Interpretation counts classes: it needs logits (B, K, ...) and class numbers (B, "
             f"...), and this Learner gives {describe(preds)} and {describe(targs)}"
         )
 

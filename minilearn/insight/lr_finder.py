@@ -1,24 +1,29 @@
-"""Find a learning rate: raise it update by update and watch the loss, then undo everything."""
+"""Find a learning rate: raise it at each update, watch the loss, and undo everything."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from minilearn.base.batch import batch_size
-from minilearn.core.callback import Callback
-from minilearn.core.events import Order
-from minilearn.core.learner import Loop
-from minilearn.core.nested import inner, participants
-from minilearn.distributed.barrier import processes_of
-from minilearn.optim.schedulers import set_lr
+import numpy as np
 
+from ..base.batch import batch_size
 from ..base.notebook import in_notebook
-from ..core.events import CancelEpochException, CancelFitException
-from .lr_curve import LRFound, limit, plot_curves, rules_of
+from ..base.plotting import new_axes
+from ..core.callback import Callback
+from ..core.events import CancelEpochException, CancelFitException, Order
+from ..core.learner import Loop
+from ..core.nested import inner, participants
+from ..distributed.barrier import processes_of
+from ..optim.schedulers import set_lr
 
-__all__ = ["LRFinderCB", "LRFound"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+EARLY = 10  # the first losses, which show how noisy the loss is
+WIDTH = 0.15  # of the smoothing, in decades of the learning rate
 
 
 class LRFinderCB(Callback):
@@ -26,12 +31,12 @@ class LRFinderCB(Callback):
 
     `learn.lr_find()` undoes what this does to the weights; `fit(n, cbs=LRFinderCB())` does not. All
     groups of the optimizer keep the ratio of their rates, and the largest is recorded. Validation
-    is left out.
+    is skipped.
 
     Args:
         gamma: factor between two updates; with both `end_lr` and `num_it` it follows from them.
-        max_mult: the loss may rise to so many times its lowest value, or by the range that it went
-            through so many times less one, whichever is more; two updates in a row have to agree.
+        max_mult: the loss has diverged when two updates in a row are above so many times the lowest
+            loss, and above the lowest by more than `max_mult - 1` times the range so far.
         end_lr: the last rate.
         num_it: the number of updates.
         start_lr: the first rate; by default the optimizer's own.
@@ -89,11 +94,11 @@ class LRFinderCB(Callback):
         self._lr = top if self.start_lr is None else self.start_lr
         self._factor, self._length = self.course(self._lr)
         self.lrs, self.losses, self._sum, self._items, self._done = [], [], 0.0, 0.0, False
-        self._by_update = hasattr(type(learn), "steps_done")  # bare learners step in every batch
+        self._by_update = hasattr(type(learn), "steps_done")  # else every batch is an update
         self._set_rates(learn.opt)
 
     def before_epoch(self, learn: Loop) -> None:
-        """Leave validation out."""
+        """Skip the validation."""
         if not learn.training:
             raise CancelEpochException
 
@@ -114,13 +119,13 @@ class LRFinderCB(Callback):
             self._next(learn.opt)
 
     def after_batch(self, learn: Loop) -> None:
-        """End the search, when the others have seen the batch."""
+        """End the search, after all others have seen the batch."""
         if not self._by_update:
             self._next(learn.opt)
         self._end_if_done()
 
     def after_epoch(self, learn: Loop) -> None:
-        """End it too where the last update closed an open group of batches."""
+        """End it too if the last update closed an open group of batches."""
         self._end_if_done()
 
     def cleanup_fit(self, learn: Loop) -> None:
@@ -162,13 +167,13 @@ def lr_find(
     *,
     end_lr: float = 10.0,
     num_it: int | None = None,
-    suggest: str | Callable[..., float] | Sequence[Any] = ("valley", "steep", "minimum", "slide"),
+    suggest: str | Callable[..., float] | Sequence[Any] = ("valley", "steep"),
     plot: bool = True,
 ) -> LRFound:
-    """Try out learning rates from low to high, and suggest some; nothing is changed by it.
+    """Try out learning rates from low to high, and suggest some; nothing changes.
 
-    The training loader is gone round as often as it takes. Callbacks that prepare a batch, train or
-    treat gradients take part, all others notice nothing.
+    The training loader is repeated as often as needed. Callbacks that prepare a batch, train or
+    change gradients take part; all others notice nothing.
 
     >>> lr = learn.lr_find()
     >>> learn.fit(3, lr=lr.valley)
@@ -178,19 +183,18 @@ def lr_find(
         gamma: factor between two updates, unless `num_it` is given.
         max_mult: how far the loss may rise before the search ends, see `LRFinderCB`.
         start_lr: the first rate, of the group with the largest.
-        max_epochs: at most so many passes over the data.
+        max_epochs: at most so many epochs over the data.
         end_lr: the last rate, if the loss does not diverge before.
         num_it: the number of updates from `start_lr` to `end_lr`.
-        suggest: rules: "valley" (in the middle of the longest descent), "steep" (steepest descent),
-            "minimum" (a tenth of the rate with the lowest loss), "slide" (below the descent, where
-            the slope is as that one decade above), or functions of (rates, smoothed losses).
+        suggest: rules: "valley" (in the middle of the longest descent), "steep" (where the loss
+            falls fastest), or functions of (rates, smoothed losses).
         plot: whether to draw the curve.
 
     Raises:
         ValueError: the curve has no answer, says why; a rule is unknown; the rates do not rise.
 
     Source: Smith 2015, "Cyclical learning rates for training neural networks" (arXiv:1506.01186);
-        the rules "valley" and "slide" come from fastai.
+        the rule "valley" comes from fastai.
     """
     rules = rules_of(suggest)
     finder = LRFinderCB(gamma, max_mult, end_lr, num_it, start_lr=start_lr)
@@ -209,7 +213,138 @@ def _groups(opt: Any) -> list[dict[str, Any]]:
     if groups is None and hasattr(opt, "lr"):
         return [vars(opt)]
     if not groups:
-        raise ValueError(
-            f"{type(opt).__name__} has neither param_groups nor lr, so there is no rate to find"
-        )
+        raise ValueError(f"{type(opt).__name__} has neither param_groups nor lr: no rate to find")
     return groups
+
+
+class LRFound:
+    """What `lr_find` found: suggestions by name, such as `lr.valley`, and the curve.
+
+    Attributes:
+        suggestions: learning rates by the name of their rule.
+        lrs: the rate of each update.
+        losses: its loss.
+        smooth: the losses averaged over neighbouring rates, after cutting off the divergence.
+
+    Raises:
+        ValueError: the curve has no answer; says why.
+    """
+
+    def __init__(
+        self, lrs: list[float], losses: list[float], rules: dict[str, Callable[..., float]]
+    ) -> None:
+        self.lrs, self.losses, clipped = lrs, losses, _clipped(losses)
+        self.smooth = _smooth(lrs, clipped)
+        _check_answer(lrs, losses, np.subtract(clipped, self.smooth)[:EARLY], self.smooth)
+        self.suggestions = {n: float(f(lrs, self.smooth)) for n, f in rules.items()}
+
+    def __getattr__(self, name: str) -> float:
+        suggestions = self.__dict__.get("suggestions", {})
+        if name not in suggestions:
+            known = ", ".join(suggestions) or "none"
+            raise AttributeError(f"no suggestion {name!r} was asked for; there are {known}")
+        return suggestions[name]
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the losses over the rates, raw and smoothed, and mark the suggestions."""
+        ax = plot_curves(self.lrs, self.losses, ax)
+        for i, (name, lr) in enumerate(self.suggestions.items()):
+            loss = np.interp(math.log(lr), np.log(self.lrs), self.smooth)
+            ax.plot(lr, loss, "osD^v"[i % 5], label=f"{name} {lr:.2g}", zorder=3)
+        ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
+        return ax
+
+    def __repr__(self) -> str:
+        """Say the suggestions."""
+        return f"LRFound({', '.join(f'{n}={lr:.3g}' for n, lr in self.suggestions.items())})"
+
+
+def plot_curves(lrs: list[float], losses: list[float], ax: Axes | None = None) -> Axes:
+    """Draw the losses over the rates, raw and smoothed, without the divergence."""
+    clipped = _clipped(losses)
+    ax = ax or new_axes((6.5, 3.5))
+    ax.plot(lrs, clipped, color="0.75", lw=1, label="each update")
+    ax.plot(lrs, _smooth(lrs, clipped), color="C0", label="smoothed")
+    ax.set(xscale="log", xlabel="learning rate", ylabel="training loss", title="lr search")
+    ax.grid(alpha=0.3)
+    return ax
+
+
+def limit(losses: Sequence[float], max_mult: float) -> float:
+    """Return the loss above which a search has diverged, whatever the sign of the losses."""
+    high, low = _early_and_lowest(losses)
+    return low + (max_mult - 1) * max(high - low, abs(low))
+
+
+def _early_and_lowest(losses: Sequence[float]) -> tuple[float, float]:
+    finite = [loss for loss in losses if math.isfinite(loss)] or [0.0]
+    return max(finite[:EARLY]), min(finite)
+
+
+def _clipped(losses: Sequence[float]) -> list[float]:
+    """Return the losses, none higher above the first ones than the lowest is below."""
+    high, low = _early_and_lowest(losses)
+    top = high + max(high - low, abs(high) / 20)
+    return [min(loss, top) if loss == loss else top for loss in losses]
+
+
+def _smooth(lrs: Sequence[float], losses: Sequence[float]) -> np.ndarray:
+    """Average each loss with its neighbours, weighted by their distance in the rate."""
+    x = np.log10(lrs) / WIDTH
+    weights = np.exp(-((x[:, None] - x) ** 2) / 2)  # (N, N)
+    return weights @ np.asarray(losses) / weights.sum(1)
+
+
+def _check_answer(
+    lrs: list[float], losses: list[float], noise: np.ndarray, smooth: np.ndarray
+) -> None:
+    where = f"{len(lrs)} updates" + (f" from lr {lrs[0]:.2g} on" if lrs else "")
+    if len(lrs) < 4:
+        reason = f"it ended after {where}, losses {losses}. Lower start_lr, look at data and loss"
+    elif min(losses) == max(losses):
+        reason = f"the loss stayed at {losses[0]} over {where}. Has the optimizer the weights?"
+    elif smooth.argmin() == 0:
+        reason = f"the loss only rose over {where}. Lower start_lr"
+    else:
+        if smooth[0] - smooth.min() < 2 * np.std(noise):
+            warnings.warn(
+                "the loss fell by less than its noise: do not trust what lr_find suggests; try "
+                "larger batches, or more updates with num_it",
+                stacklevel=4,
+            )
+        return
+    raise ValueError(f"lr_find has no answer: {reason}.")
+
+
+def _valley(lrs: Sequence[float], losses: np.ndarray) -> float:
+    """Return the rate in the middle of the longest falling subsequence of the losses."""
+    losses = np.round(50 * losses / np.ptp(losses))  # what is less than 2% of the range is noise
+    longest, start = np.ones(len(losses), int), np.arange(len(losses))
+    for i, loss in enumerate(losses):
+        before = np.where(losses[:i] > loss, longest[:i], 0)
+        if before.any():
+            last = np.flatnonzero(before == before.max())[-1]  # leave out what is flat before it
+            longest[i], start[i] = before[last] + 1, start[last]
+    end = longest.argmax()
+    return lrs[(start[end] + end) // 2]
+
+
+def _steep(lrs: Sequence[float], losses: np.ndarray) -> float:
+    """Return the rate where the loss falls fastest, before its minimum."""
+    return lrs[int(np.diff(losses[: losses.argmin() + 1]).argmin())]
+
+
+RULES = {"valley": _valley, "steep": _steep}
+
+
+def rules_of(suggest: Any) -> dict[str, Callable[..., Any]]:
+    """Return rules by name from names, functions, or one of these."""
+    rules: dict[str, Callable[..., Any]] = {}
+    for rule in [suggest] if isinstance(suggest, str) or callable(suggest) else suggest:
+        if isinstance(rule, str):
+            if rule not in RULES:
+                raise ValueError(f"unknown rule {rule!r} in suggest; there are {', '.join(RULES)}")
+            rules[rule] = RULES[rule]
+        else:
+            rules[getattr(rule, "__name__", type(rule).__name__)] = rule
+    return rules

@@ -1,8 +1,7 @@
-"""Where the time and the memory of a fit go: TimerCB, ProfilerCB, MemoryCB."""
+"""Where the time of a fit goes: TimerCB, ProfilerCB."""
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable
 from functools import wraps
@@ -12,17 +11,17 @@ from typing import Any
 
 import torch
 
-from minilearn.core.callback import Callback, CleanUp, call, owner_name
-from minilearn.core.events import ACTIONS, Order
-from minilearn.core.history import History
-from minilearn.core.learner import Loop
+from ..core.callback import Callback, CleanUp, call, owner_name
+from ..core.events import ACTIONS, Order
+from ..core.history import History
+from ..core.learner import Loop
 
 
 def timings_of(learn: Loop) -> History:
-    """Where the last fit with a `TimerCB` spent its time: a table, one row for each who and what.
+    """Return where the last fit with a `TimerCB` spent its time, a row for each who and what.
 
     Columns: `who` (a callback, the owner of an action, "loader"), `what` (an event, an action,
-    "next batch"), `calls`, `seconds`, on a GPU `device_seconds`, and `share` of the whole fit. The
+    "next batch"), `calls`, `seconds`, on a GPU `device_seconds`, and `fraction` of the fit. The
     first rows sum up "model" (the five actions), "callbacks", "data", and the rest, "loop".
 
     Raises:
@@ -36,17 +35,17 @@ def timings_of(learn: Loop) -> History:
 class TimerCB(Callback):
     """Time every handler, every action and the wait for data; `learn.timings` shows the table.
 
-    Without it the loop measures nothing. On a GPU its own clock times the work, too, and is read
-    every 512 notes.
+    Without it the loop measures nothing. On a GPU, CUDA events time the work, too; they are read
+    once in 512 measurements.
 
     Args:
-        hint: warn where more than this share of the training waits for data.
+        hint: warn if more than this fraction of the training waits for data.
 
     Events: before_fit, before_epoch, cleanup_fit
     Order:  ACCUMULATE
     Reads:  training
     Writes:
-    Syncs: on a GPU, once in 512 notes
+    Syncs: on a GPU, once in 512 measurements
     """
 
     order = Order.ACCUMULATE
@@ -57,26 +56,26 @@ class TimerCB(Callback):
 
     def before_fit(self, learn: Loop) -> None:
         """Start the clock."""
-        self._sums: dict[tuple[str, str, str], list[float]] = {}  # calls, seconds, of the device
-        self._notes: list[tuple[list[float], Any, Any]] = []  # begin and end on the device
+        self._sums: dict[tuple[str, str, str], list[float]] = {}  # calls, seconds, device seconds
+        self._unread: list[tuple[list[float], Any, Any]] = []  # sums, CUDA events before and after
         self._table, self._waited, self._worked = None, 0.0, 0.0
         self._on_gpu = torch.cuda.is_available()
         self._start = self._mark = perf_counter()
         self._wrap(learn)
 
     def before_epoch(self, learn: Loop) -> None:
-        """Time callbacks that came since, too."""
+        """Time new callbacks, too."""
         self._wrap(learn)
         self._epoch_begins(learn)
 
     def cleanup_fit(self, learn: Loop) -> None:
-        """Make the table, and say if data are what takes the time."""
+        """Make the table, and warn if the data take most of the time."""
         self._read_device()
         vars(learn)["_timings"] = self._rows(perf_counter() - self._start)
-        share = self._waited / max(self._waited + self._worked, 1e-9)
-        if share > self.hint:
+        fraction = self._waited / max(self._waited + self._worked, 1e-9)
+        if fraction > self.hint:
             warnings.warn(
-                f"{share:.0%} of a step waits for data: raise num_workers or cache", stacklevel=2
+                f"{fraction:.0%} of a step waits for data: raise num_workers or cache", stacklevel=2
             )
 
     def _wrap(self, learn: Loop) -> None:
@@ -86,7 +85,7 @@ class TimerCB(Callback):
             event: tuple(self._timed(handler, event, learn) for handler in handlers)
             for event, handlers in learn._table.items()
         }
-        table["before_epoch"] += (self._epoch_begins,)  # what follows is the loader's time
+        table["before_epoch"] += (self._epoch_begins,)  # then the loader works
         table["before_batch"] = (self._data_came, *table["before_batch"])
         table["cleanup_batch"] += (self._batch_ends,)
         learn._keep_table(table)
@@ -105,22 +104,22 @@ class TimerCB(Callback):
         @wraps(f, updated=())
         def run(*args: Any) -> Any:
             start, mark = perf_counter(), self._device_mark()
-            try:  # by `call`, in whose frames a probe finds out who is busy
+            try:  # by `call`, in whose frames a nested run finds who is running
                 return call(f, args, f"{who}.{what}", learn)
             finally:
-                self._note(kind, who, what, perf_counter() - start, mark)
+                self._add(kind, who, what, perf_counter() - start, mark)
 
-        # the owner's name stands in notes on errors
+        # errors are noted with the owner's name
         vars(run)["__self__"] = getattr(f, "__self__", None)
         return run
 
-    def _note(self, kind: str, who: str, what: str, seconds: float, mark: Any = None) -> None:
+    def _add(self, kind: str, who: str, what: str, seconds: float, mark: Any = None) -> None:
         sums = self._sums.setdefault((kind, who, what), [0, 0.0, 0.0])
         sums[0] += 1
         sums[1] += seconds
         if mark is not None:
-            self._notes.append((sums, mark, self._device_mark()))
-            if len(self._notes) >= 512:
+            self._unread.append((sums, mark, self._device_mark()))
+            if len(self._unread) >= 512:
                 self._read_device()
 
     def _device_mark(self) -> Any:
@@ -131,15 +130,15 @@ class TimerCB(Callback):
         return mark
 
     def _read_device(self) -> None:
-        if self._notes:
-            self._notes[-1][2].synchronize()
-        for sums, begin, end in self._notes:
+        if self._unread:
+            self._unread[-1][2].synchronize()
+        for sums, begin, end in self._unread:
             sums[2] += begin.elapsed_time(end) / 1000
-        self._notes = []
+        self._unread = []
 
     def _data_came(self, learn: Loop) -> None:
         now = perf_counter()
-        self._note("data", "loader", "next batch", now - self._mark)
+        self._add("data", "loader", "next batch", now - self._mark)
         self._waited += (now - self._mark) * learn.training
         self._mark = now
 
@@ -166,11 +165,11 @@ class TimerCB(Callback):
     def _row(self, who: str, what: str, sums: list[float], total: float) -> dict[str, Any]:
         device = {"device_seconds": sums[2]} if self._on_gpu else {}
         row = {"who": who, "what": what, "calls": sums[0], "seconds": sums[1], **device}
-        return row | {"share": sums[1] / total}
+        return row | {"fraction": sums[1] / total}
 
 
 class ProfilerCB(Callback):
-    """Record some training batches with torch.profiler; Perfetto opens the file `trace.json`.
+    """Record some training batches with torch.profiler, in a file `trace.json` for Perfetto.
 
     Args:
         steps: the first training batch to record, counted from 0, and the one to stop before.
@@ -202,7 +201,7 @@ class ProfilerCB(Callback):
         self.profile: Any = None  # torch's, in a fit
 
     def before_fit(self, learn: Loop) -> None:
-        """Begin to wait; torch warms up for one batch."""
+        """Start the profiler, which waits, and warms up for one batch."""
         first, stop = self.steps
         plan = torch.profiler.schedule(
             wait=max(first - 1, 0), warmup=min(first, 1), active=stop - first, repeat=1
@@ -227,39 +226,3 @@ class ProfilerCB(Callback):
         if self.profile is not None and self._runs:
             self._runs = False
             self.profile.stop()
-
-
-class MemoryCB(Callback):
-    """Add the most memory that a round needed to its row of the history: `memory_mb`, in MiB.
-
-    On CUDA these are the tensors of this process's device; elsewhere the memory of the process, the
-    most that it ever had.
-
-    Events: before_round, after_epoch
-    Order:  METRICS + 1
-    Reads:  row
-    Writes: row
-    """
-
-    order = Order.METRICS + 1
-
-    def before_round(self, learn: Loop) -> None:
-        """Begin to measure."""
-        if torch.cuda.is_available():
-            torch.cuda.reset_peak_memory_stats()
-
-    def after_epoch(self, learn: Loop) -> None:
-        """Write it to the row; what comes last counts."""
-        learn.row = {**learn.row, "memory_mb": memory_mb()}
-
-
-def memory_mb() -> float | None:
-    """Return the most memory that was in use, in MiB; None where the system does not say."""
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated() / 2**20
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10

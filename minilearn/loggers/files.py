@@ -1,4 +1,4 @@
-"""The rows of a run in files: CSV, JSON lines, TensorBoard's events."""
+"""Records of a run in files: CSV, JSON lines, TensorBoard's events."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from minilearn.core.history import in_order
-
+from ..core.history import in_order
 from .base import LoggerCB, need, numbers
 
 
 class _FileCB(LoggerCB):
-    _read: Any  # each kind of file reads its rows,
-    _line: Any  # and writes one
+    _read: Any  # a method that returns the records of the file
+    _line: Any  # one that returns the text of a record
 
     def __init__(self, path: str | Path, every: int | None = None) -> None:
         super().__init__(every)
@@ -25,32 +24,35 @@ class _FileCB(LoggerCB):
     def _open(self) -> None:
         self.file = self.path if self.scratch is None else self.scratch / self.path.name
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        if self.resumed and self.file.exists():
+        if self.resumed_after is not None and self.file.exists():
             self._replace(self._read()[: self.written])
-        elif self.file.exists():  # a run is never lost: the one before gets a number
+        elif self.file.exists():  # no run is lost: the one before gets a number
             self.file.rename(free(self.file))
+
+    def _write(self, record: dict[str, Any]) -> None:
+        self._append(self._line(record))
 
     def _append(self, text: str) -> None:
         with self.file.open("ab", buffering=0) as file:  # one call, so a kill leaves no half line
             size, data = file.tell(), text.encode()
             if file.write(data) < len(data):
                 file.truncate(size)
-                raise OSError(f"no room left for {self.file}")
+                raise OSError(f"no space left for {self.file}")
 
-    def _replace(self, rows: list[Any]) -> None:
+    def _replace(self, records: list[Any]) -> None:
         part = self.file.with_name(f"{self.file.name}.part")
-        part.write_bytes("".join(map(self._line, rows)).encode())
+        part.write_bytes("".join(map(self._line, records)).encode())
         part.replace(self.file)
 
 
 class JSONLLoggerCB(_FileCB):
-    """Write one JSON object a row to a file; epoch rows are those with a `time`.
+    """Write each record to a file as a line of JSON; those of epochs have a `time`.
 
-    A new fit keeps the file of another under a number (`log_1.jsonl`); a resumed one goes on in it.
+    A new fit renames the file of another (`log_1.jsonl`); a resumed one goes on in it.
 
     Args:
         path: the file.
-        every: also a row every so many updates.
+        every: updates between two records; None for the rows of the history alone.
 
     Events: before_fit, before_step, after_batch, after_round, cleanup_fit
     Order:  REPORT
@@ -60,24 +62,21 @@ class JSONLLoggerCB(_FileCB):
     Syncs: once in `every` updates
     """
 
-    def _write(self, row: dict[str, Any]) -> None:
-        self._append(self._line(row))
-
-    def _line(self, row: dict[str, Any]) -> str:
-        return json.dumps(row, default=str) + "\n"
+    def _line(self, record: dict[str, Any]) -> str:
+        return json.dumps(record, default=str) + "\n"
 
     def _read(self) -> list[Any]:
         return [json.loads(line) for line in self.file.read_text().splitlines()]
 
 
 class CSVLoggerCB(_FileCB):
-    """Write the rows to a CSV file, numbers in full, nothing where a row lacks a column.
+    """Write the records to a CSV file, numbers in full, nothing where one lacks a column.
 
-    A new fit keeps the file of another under a number (`log_1.csv`); a resumed one goes on in it.
+    A new fit renames the file of another (`log_1.csv`); a resumed one goes on in it.
 
     Args:
         path: the file.
-        every: also a row every so many updates.
+        every: updates between two records; None for the rows of the history alone.
 
     Events: before_fit, before_step, after_batch, after_round, cleanup_fit
     Order:  REPORT
@@ -91,23 +90,24 @@ class CSVLoggerCB(_FileCB):
         self.columns: list[str] = []
         super()._open()
 
-    def _write(self, row: dict[str, Any]) -> None:
-        if set(row) <= set(self.columns):
-            self._append(self._line(row))
+    def _write(self, record: dict[str, Any]) -> None:
+        if set(record) <= set(self.columns):
+            super()._write(record)
         else:
-            self._replace([*(self._read() if self.file.exists() else ()), row])
+            self._replace([*(self._read() if self.file.exists() else ()), record])
 
-    def _replace(self, rows: list[Any]) -> None:
-        before, self.columns = self.columns, list(in_order({k: None for row in rows for k in row}))
+    def _replace(self, records: list[Any]) -> None:
+        before = self.columns
+        self.columns = list(in_order({k: None for record in records for k in record}))
         try:
-            super()._replace([dict(zip(self.columns, self.columns, strict=True)), *rows])
+            super()._replace([dict(zip(self.columns, self.columns, strict=True)), *records])
         except OSError:
             self.columns = before
             raise
 
-    def _line(self, row: dict[str, Any]) -> str:
+    def _line(self, record: dict[str, Any]) -> str:
         text = io.StringIO()
-        csv.DictWriter(text, self.columns, lineterminator="\n").writerow(row)
+        csv.DictWriter(text, self.columns, lineterminator="\n").writerow(record)
         return text.getvalue()
 
     def _read(self) -> list[Any]:
@@ -116,13 +116,14 @@ class CSVLoggerCB(_FileCB):
 
 
 class TensorBoardCB(LoggerCB):
-    """Write the rows, figures and histograms as TensorBoard's events, numbers in full (float64).
+    """Write the records, figures and histograms as TensorBoard's events, numbers in float64.
 
-    A new fit moves events of another into a folder `earlier_1`; a resumed one goes on with them.
+    A new fit moves the events of another into a folder `earlier_1`. A resumed one goes on and hides
+    the events of later updates; the figures of a validation that is repeated are there twice.
 
     Args:
         dir: the folder to point TensorBoard at.
-        every: also a row every so many updates.
+        every: updates between two records; None for the rows of the history alone.
 
     Raises:
         ImportError: tensorboard is not installed.
@@ -145,27 +146,23 @@ class TensorBoardCB(LoggerCB):
 
         folder = self.dir if self.scratch is None else self.scratch / "tensorboard"
         files = sorted(folder.glob("events.out.tfevents.*"))
-        if self.resumed:
-            keep_events(files, self.written)
+        first_new = 0  # as the first fit has one, TensorBoard takes the next for a restart
+        if self.resumed_after is not None:
+            first_new = self.resumed_after + 1
         elif files:
             (aside := free(folder / "earlier")).mkdir()
             for file in files:
                 file.rename(aside / file.name)
-        self.writer: Any = SummaryWriter(str(folder))
+        self.writer: Any = SummaryWriter(str(folder), purge_step=first_new)
 
-    def _write(self, row: dict[str, Any]) -> None:
-        from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]  protobuf's
-        from torch.utils.tensorboard.summary import scalar
-
-        double = {"new_style": True, "double_precision": True}  # the old style has float32
-        values = [v for name, x in numbers(row) for v in scalar(name, x, **double).value]
-        self.writer.file_writer.add_summary(Summary(value=values), row["steps"])
+    def _write(self, record: dict[str, Any]) -> None:
+        for name, x in numbers(record):  # the new style has float64
+            self.writer.add_scalar(name, x, record["steps"], new_style=True, double_precision=True)
         self.writer.flush()
 
     def _media(self, name: str, value: Any, step: int) -> None:
         add = self.writer.add_figure if hasattr(value, "savefig") else self.writer.add_histogram
         add(name, value, step)
-        self.written += 1  # an event, too
 
     def _close(self, error: BaseException | None) -> None:
         self.writer.close()
@@ -175,19 +172,3 @@ def free(path: Path) -> Path:
     """Return `path` with the first number that is not taken: `log_1.csv`."""
     paths = (path.with_name(f"{path.stem}_{n}{path.suffix}") for n in count(1))
     return next(p for p in paths if not p.exists())
-
-
-def keep_events(files: list[Path], n: int) -> None:
-    """Take out of event files what came after their first `n` events with values."""
-    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
-    from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]  protobuf's
-    from tensorboard.summary.writer.record_writer import RecordWriter
-
-    for path in files:
-        part = path.with_name("part")
-        with part.open("wb") as file:
-            for event in RawEventFileLoader(str(path)).Load():
-                if n or not Event.FromString(event).HasField("summary"):
-                    RecordWriter(file).write(event)
-                    n -= Event.FromString(event).HasField("summary")
-        part.replace(path)

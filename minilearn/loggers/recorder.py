@@ -1,26 +1,19 @@
-"""Hyper-parameters over the updates of a fit: RecorderCB.
-
-matplotlib is asked for by `plot` alone.
-"""
+"""Hyper-parameters over the updates of a fit: RecorderCB."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from minilearn.core.callback import Callback
-from minilearn.core.events import Order
-
-from ..optim.sched_callbacks import get_option
+from ..base.plotting import subplots
+from ..core.callback import Callback
+from ..core.events import Order
+from ..core.learner import Loop
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from minilearn.core.learner import Loop
 
 
 class RecorderCB(Callback):
@@ -30,12 +23,12 @@ class RecorderCB(Callback):
         names: hyper-parameters to record: "lr", "mom" (momentum, or the first beta), "wd" (weight
             decay), or any key of a parameter group.
         groups: record a list with the value of each parameter group, instead of the first one's.
-        functions: what to record by name: a function that takes this callback, whose `pg` is a
-            parameter group, or a hyper-parameter as in `names`.
+        functions: what to record by name: a function of this callback, whose `pg` is a parameter
+            group, or a hyper-parameter as in `names`.
 
     Attributes:
         recs: the values by name. Device values are read at the end of the fit.
-        pg: the parameter group that a function is asked about.
+        pg: the parameter group that is being recorded.
 
     >>> rec = RecorderCB("mom", lr=lambda cb: cb.pg["lr"])
 
@@ -48,24 +41,29 @@ class RecorderCB(Callback):
     order = Order.METRICS
 
     def __init__(self, *names: str, groups: bool = False, **functions: Any) -> None:
-        self.d = {**{name: name for name in names}, **functions}
-        self.functions = {name: _as_function(f) for name, f in self.d.items()}
+        self.functions: dict[str, Any] = {**{name: name for name in names}, **functions}
+        for f in self.functions.values():
+            if not callable(f) and not isinstance(f, str):
+                raise TypeError(
+                    f"RecorderCB records functions of itself and names such as 'lr', not {f!r}; "
+                    "write RecorderCB(lr=lambda cb: cb.pg['lr']) or RecorderCB('lr')"
+                )
         self.groups, self.pg, self._by_update = groups, None, True
-        self.recs: dict[str, list[Any]] = {name: [] for name in self.d}
+        self.recs: dict[str, list[Any]] = {name: [] for name in self.functions}
 
     def before_fit(self, learn: Loop) -> None:
         """Begin new records."""
-        self.recs = {name: [] for name in self.d}
+        self.recs = {name: [] for name in self.functions}
         self.pg = (getattr(learn.opt, "param_groups", None) or [None])[0]
         self._by_update = hasattr(type(learn), "steps_done")
 
     def after_step(self, learn: Loop) -> None:
-        """Record what the update that was just made has used."""
+        """Record what the last update used."""
         if self._by_update:
             self._record(learn.opt)
 
     def after_batch(self, learn: Loop) -> None:
-        """Record by batches where a learner of your own does not count updates."""
+        """Record each batch where your own learner does not count updates."""
         if not self._by_update and getattr(learn, "training", learn.model.training):
             self._record(learn.opt)
 
@@ -76,17 +74,16 @@ class RecorderCB(Callback):
     def _record(self, opt: Any) -> None:
         groups = _param_groups(opt)
         for name, f in self.functions.items():
-            values = [self._ask(f, group) for group in (groups if self.groups else groups[:1])]
+            values = []
+            for group in groups if self.groups else groups[:1]:
+                self.pg = group
+                value = f(self) if callable(f) else get_option(group, f)
+                values.append(value.detach().clone() if isinstance(value, Tensor) else value)
             self.recs[name].append(values if self.groups else values[0])
         self.pg = groups[0]
 
-    def _ask(self, f: Callable[[RecorderCB], Any], group: dict[str, Any]) -> Any:
-        self.pg = group
-        value = f(self)
-        return value.detach().clone() if isinstance(value, Tensor) else value
-
     def plot(self) -> list[Axes]:
-        """Draw each record over the updates, and return the axes, one a name.
+        """Plot each record over the updates, and return the axes, one for each name.
 
         Raises:
             ValueError: nothing was recorded.
@@ -94,18 +91,14 @@ class RecorderCB(Callback):
         recs = {name: _as_numbers(values) for name, values in self.recs.items() if values}
         if not recs:
             raise ValueError("nothing was recorded: call plot() after a fit that trained")
-        import matplotlib.pyplot as plt
-
-        fig, axes = plt.subplots(
-            1, len(recs), figsize=(4.5 * len(recs), 3), squeeze=False, layout="constrained"
-        )
-        for ax, (name, values) in zip(axes[0], recs.items(), strict=True):
+        axes = list(subplots(1, len(recs), figsize=(4.5 * len(recs), 3))[1])
+        for ax, (name, values) in zip(axes, recs.items(), strict=True):
             lines = ax.plot(range(1, len(values) + 1), values)
             ax.set(title=name, xlabel="update")
             ax.grid(alpha=0.3)
             if len(lines) > 1:
                 ax.legend(lines, [f"group {i}" for i in range(len(lines))])
-        return list(axes[0])
+        return axes
 
     def state_dict(self) -> dict[str, Any]:
         """Return the records."""
@@ -113,34 +106,19 @@ class RecorderCB(Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from these records."""
-        self.recs = {name: list(state["recs"].get(name, [])) for name in self.d}
+        self.recs = {name: list(state["recs"].get(name, [])) for name in self.functions}
 
     def __repr__(self) -> str:
         """Show what is recorded."""
-        return f"RecorderCB({', '.join(self.d)})"
-
-
-def _as_function(f: Any) -> Callable[[RecorderCB], Any]:
-    if callable(f):
-        return f
-    if isinstance(f, str):
-        return partial(_hyper_parameter, name=f)
-    raise TypeError(
-        f"RecorderCB records functions of itself and names such as 'lr', not {f!r}; write "
-        "RecorderCB(lr=lambda cb: cb.pg['lr']) or RecorderCB('lr')"
-    )
-
-
-def _hyper_parameter(cb: RecorderCB, name: str) -> Any:
-    return get_option(cb.pg or {}, name)
+        return f"RecorderCB({', '.join(self.functions)})"
 
 
 def _param_groups(opt: Any) -> list[dict[str, Any]]:
     groups = getattr(opt, "param_groups", None)
     if not groups:
         raise ValueError(
-            "RecorderCB reads the param_groups of the optimizer, and this "
-            f"{type(opt).__name__} has none; take RecorderCB out, or use a torch.optim.Optimizer"
+            f"RecorderCB reads the optimizer's param_groups, and {type(opt).__name__} has none; "
+            "take RecorderCB out, or use a torch.optim.Optimizer"
         )
     return groups
 

@@ -1,4 +1,4 @@
-"""What a run was made of: RunCB."""
+"""How a run was made: RunCB."""
 
 from __future__ import annotations
 
@@ -9,17 +9,14 @@ import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from minilearn.core.callback import Callback
-from minilearn.core.events import Order
-
 from ..base.rank import rank
-
-if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
+from ..core.callback import Callback
+from ..core.events import Order
+from ..core.learner import Loop
 
 PACKAGES = ("minilearn", "torch", "numpy", "fastcore", "torcheval", "datasets", "safetensors")
 
@@ -33,7 +30,7 @@ class RunCB(Callback):
 
     Args:
         dir: the folder.
-        settings: what else belongs to the record, such as options of your own.
+        settings: what else to write, such as your own options.
 
     Events: before_fit, cleanup_fit
     Order:  REPORT
@@ -61,7 +58,7 @@ class RunCB(Callback):
         self._write()
 
     def cleanup_fit(self, learn: Loop) -> None:
-        """Say how the fit ended."""
+        """Add how the fit ended."""
         ended = {"ended": _now(), "epoch": learn.epoch, "steps": learn.steps_done}
         self._runs[-1] |= {**ended, "error": learn.error and repr(learn.error)}
         self._write()

@@ -1,4 +1,4 @@
-"""Values over time, smoothed for the eye: HistoryBuffer, MetricStorage.
+"""Values over time, smoothed for display: HistoryBuffer, MetricStorage.
 
 Tensors stay on their device until a value is asked for.
 """
@@ -112,16 +112,20 @@ class MetricStorage(dict):
             ValueError: `iter` does not rise, or `smooth` is not as it was.
         """
         for name, value in values.items():
-            last = self._latest.get(name, -1)
-            now = last + 1 if iter is None else iter
-            if now <= last:
-                raise ValueError(f"iter of {name!r} must rise: it was {last}, and now is {now}")
-            if self._smooth.setdefault(name, smooth) != smooth:
-                raise ValueError(f"{name!r} began with smooth={not smooth}, and keeps that")
-            if name not in self:
-                self[name] = HistoryBuffer(self.window_size)
-            self[name].update(value)
-            self._latest[name] = now
+            self.add(name, value, smooth, iter)
+
+    def add(self, name: str, value: Any, smooth: bool = True, iter: int | None = None) -> None:
+        """Add a value to one name, as `update` does."""
+        last = self._latest.get(name, -1)
+        now = last + 1 if iter is None else iter
+        if now <= last:
+            raise ValueError(f"iter of {name!r} must rise: it was {last}, and now is {now}")
+        if self._smooth.setdefault(name, smooth) != smooth:
+            raise ValueError(f"{name!r} began with smooth={not smooth}, and keeps that")
+        if name not in self:
+            self[name] = HistoryBuffer(self.window_size)
+        self[name].update(value)
+        self._latest[name] = now
 
     @property
     def values_maybe_smooth(self) -> dict[str, tuple[int, float]]:

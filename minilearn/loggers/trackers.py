@@ -1,4 +1,4 @@
-"""The rows of a run on trackers: Weights & Biases, MLflow.
+"""Records of a run on trackers: Weights & Biases, MLflow.
 
 Their libraries are imported when a fit first writes.
 """
@@ -8,16 +8,16 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from .base import LoggerCB, broke_off, need, numbers
+from .base import LoggerCB, failed, need, numbers
 
 
 class WandbCB(LoggerCB):
-    """Send the rows, figures and histograms to a run of Weights & Biases.
+    """Send the records, figures and histograms to a run of Weights & Biases.
 
     A run that you began with `wandb.init` is used and left open; else one is begun and finished.
 
     Args:
-        every: also a row every so many updates.
+        every: updates between two records; None for the rows of the history alone.
         init: for `wandb.init`: project, name, config, mode="offline", …
 
     Attributes:
@@ -49,8 +49,8 @@ class WandbCB(LoggerCB):
         self.run = wandb.init(**self.init | same)
         self.run_id = self.run.id
 
-    def _write(self, row: dict[str, Any]) -> None:
-        self.run.log(row, step=row["steps"])
+    def _write(self, record: dict[str, Any]) -> None:
+        self.run.log(record, step=record["steps"])
 
     def _media(self, name: str, value: Any, step: int) -> None:
         import wandb
@@ -60,16 +60,16 @@ class WandbCB(LoggerCB):
 
     def _close(self, error: BaseException | None) -> None:
         if self._own:
-            self.run.finish(exit_code=int(broke_off(error)))
+            self.run.finish(exit_code=int(failed(error)))
 
 
 class MLflowCB(LoggerCB):
-    """Send the rows and figures to an MLflow server or store.
+    """Send the records and figures to an MLflow server or store.
 
     Args:
         uri: such as "sqlite:///mlflow.db"; by default what MLflow is set to.
         experiment: made if it is not there.
-        every: also a row every so many updates.
+        every: updates between two records; None for the rows of the history alone.
         tags: of the run.
 
     Attributes:
@@ -113,11 +113,11 @@ class MLflowCB(LoggerCB):
                 past = self.client.get_metric_history(self.run_id, name)
                 self._there |= {(name, metric.step) for metric in past}
 
-    def _write(self, row: dict[str, Any]) -> None:
+    def _write(self, record: dict[str, Any]) -> None:
         from mlflow.entities import Metric
 
-        now, step = int(time.time() * 1000), row["steps"]
-        new = [(k, x) for k, x in numbers(row) if (k, step) not in self._there]
+        now, step = int(time.time() * 1000), record["steps"]
+        new = [(k, x) for k, x in numbers(record) if (k, step) not in self._there]
         self.client.log_batch(self.run_id, [Metric(k, x, now, step) for k, x in new])
 
     def _media(self, name: str, value: Any, step: int) -> None:
@@ -125,4 +125,4 @@ class MLflowCB(LoggerCB):
             self.client.log_figure(self.run_id, value, f"{name}_{step}.png")
 
     def _close(self, error: BaseException | None) -> None:
-        self.client.set_terminated(self.run_id, "FAILED" if broke_off(error) else "FINISHED")
+        self.client.set_terminated(self.run_id, "FAILED" if failed(error) else "FINISHED")

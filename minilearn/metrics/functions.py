@@ -1,6 +1,6 @@
 """Metric functions of (preds, targs), and an adapter for those of scikit-learn.
 
-Each can be called on one batch, and given to MetricsCB, which makes it the exact value of a pass.
+Each can be called on one batch; MetricsCB averages it over all items of an epoch.
 """
 
 from __future__ import annotations
@@ -22,21 +22,16 @@ def _counted(
 
 @averaged(items=_counted)
 def accuracy(
-    preds: Tensor,
-    targs: Tensor,
-    *,
-    axis: int = 1,
-    ignore_index: int | None = None,
-    topk: int = 1,
+    preds: Tensor, targs: Tensor, *, axis: int = 1, ignore_index: int | None = None, topk: int = 1
 ) -> Tensor:
-    """Return the share of targets that the predictions hit.
+    """Return the fraction of targets that the predictions hit.
 
     Args:
         preds: logits or probabilities, shape (B, K, ...), or labels of the targets' shape.
         targs: labels, shape (B, ...), or probabilities of the predictions' shape.
         axis: the dimension of the K classes.
         ignore_index: a label that does not count, neither as a hit nor as an item.
-        topk: a hit is a target among so many best predictions.
+        topk: a target is hit if it is among so many best predictions.
 
     Raises:
         ValueError: the shapes do not fit, or there is one output for two classes.
@@ -60,17 +55,16 @@ def _hits(preds: Tensor, targs: Tensor, axis: int, topk: int) -> Tensor:
         if topk > 1 and guesses.select(axis, 0).shape == targs.shape:
             return (guesses == targs.unsqueeze(axis)).any(axis)
     raise ValueError(
-        "accuracy needs targets of shape (B, ...) and predictions (B, K, ...) with K > 1 "
-        f"classes at axis={axis}; got targets {tuple(targs.shape)} and predictions "
-        f"{tuple(preds.shape)}. Give axis=-1 where the classes come last; for outputs of yes "
-        "or no use accuracy_multi."
+        f"accuracy needs targets (B, ...) and predictions (B, K, ...) with K > 1 at axis={axis}; "
+        f"got {tuple(targs.shape)} and {tuple(preds.shape)}. Give axis=-1 where the classes come "
+        "last; for outputs of yes or no use accuracy_multi."
     )
 
 
 def accuracy_multi(
     preds: Tensor, targs: Tensor, *, thresh: float = 0.5, sigmoid: bool = True
 ) -> Tensor:
-    """Return the share of yes-or-no outputs that are right, as in multi-label classification.
+    """Return the fraction of yes-or-no outputs that are right, as in multi-label classification.
 
     Args:
         preds: logits, any shape.
@@ -97,7 +91,7 @@ def mse(preds: Tensor, targs: Tensor) -> Tensor:
 
 @averaged(mse, finish=torch.sqrt)
 def rmse(preds: Tensor, targs: Tensor) -> Tensor:
-    """Return the root of the mean squared error; of a pass, the root of the mean over all items."""
+    """Return the root of the mean squared error; in MetricsCB, that of all items of an epoch."""
     return mse(preds, targs).sqrt()
 
 
@@ -110,12 +104,11 @@ def _check_same_shape(preds: Tensor, targs: Tensor) -> None:
 
 
 def skm(func: Callable[..., Any], pred: Callable[[Any], Any] | None = None, **kwargs: Any) -> Any:
-    """Make a metric of a function of scikit-learn, computed on all predictions of a pass joined.
+    """Make a metric of a function of scikit-learn, computed on all predictions of an epoch at once.
 
     Args:
-        func: takes `(y_true, y_pred)` as numpy arrays: the order that scikit-learn has.
-        pred: makes what `func` expects of the predictions, such as `lambda p: p.argmax(1)`; as they
-            are where it is not given.
+        func: takes `(y_true, y_pred)` as numpy arrays, in scikit-learn's order.
+        pred: turns predictions into what `func` expects, such as `lambda p: p.argmax(1)`.
         kwargs: go to `func`.
 
     >>> MetricsCB(f1=skm(f1_score, lambda p: p.argmax(1), average="macro"))
@@ -124,7 +117,7 @@ def skm(func: Callable[..., Any], pred: Callable[[Any], Any] | None = None, **kw
 
 
 class JoinedMetric:
-    """A metric of all predictions of a pass, kept on the CPU; see `skm`."""
+    """A metric of all predictions of an epoch, kept on the CPU; see `skm`."""
 
     joins = True
 
@@ -158,18 +151,16 @@ class JoinedMetric:
         self.kept = [joined]
         return joined
 
-    def part(self) -> dict[str, Any]:
-        """Return what this process has, for `merge`."""
-        return self.state_dict()
-
     def merge(self, parts: list[dict[str, Any]]) -> None:
-        """Take the predictions of all processes in the place of its own."""
+        """Replace its own predictions by those of all processes."""
         self.kept = [(part["preds"], part["targs"]) for part in parts if part]
         self._device = torch.device("cpu")
 
     def state_dict(self) -> dict[str, Any]:
         """Return the predictions and targets so far."""
         return dict(zip(("preds", "targs"), self._joined(), strict=True)) if self.kept else {}
+
+    part = state_dict  # what this process has, for `merge`
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""

@@ -1,12 +1,11 @@
-"""Means over a pass, summed on the device of the data; what to do where a loss is not finite.
+"""Running means, summed on the device of the data.
 
-Nothing here reads a device value: `compute` returns a tensor.
+Nothing here waits for the device: `compute` returns a tensor.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,20 +13,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minilearn.base.batch import batch_size, describe
+from ..base.batch import describe
 
-FOLD_EVERY = 128  # values kept before they are added up: one stack and one dot for all of them
+FOLD_EVERY = 128  # values kept before they are summed, all with one stack
 
 
 def wide(device: torch.device) -> torch.dtype:
-    """Return the type for sums on `device`: float64 where it has that."""
+    """Return the type for sums on `device`: float64 if it has that."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
 class Mean:
     """The mean of scalars or tensors of one shape, weighted by counts of items.
 
-    Values stay on their device; they are kept as they come and added up every `FOLD_EVERY` updates,
+    Values stay on their device. They are kept as they come and summed every `FOLD_EVERY` updates,
     in float64, or in compensated float32 where the device lacks it.
     """
 
@@ -43,7 +42,7 @@ class Mean:
         self.weight: Any = 0  # int (exact); a tensor on the device where the counts are tensors
 
     def update(self, value: Any, weight: Any = 1) -> None:
-        """Add a value that stands for `weight` items; without items it counts for nothing."""
+        """Add the value of `weight` items; one of 0 items is ignored."""
         if isinstance(value, Tensor) and value.requires_grad:
             value = value.detach()
         if isinstance(weight, Tensor) or weight:
@@ -59,34 +58,28 @@ class Mean:
         return self.total is not None or bool(self._values)
 
     def fold(self) -> None:
-        """Add up what was kept."""
+        """Sum the values that were kept."""
         if not self._values:
             return
         values = torch.stack([_as_tensor(value) for value in self._values])  # (k, ...)
         values = values.to(wide(values.device))
-        weights = self._column(values.device)  # (k,)
+        exact = not any(isinstance(weight, Tensor) for weight in self._weights)
+        if exact:
+            weights = torch.tensor(self._weights)
+        else:
+            weights = torch.stack([_on(values.device, weight) for weight in self._weights])
+        weights = _on(values.device, weights)  # (k,)
         column = weights.to(values.dtype).view(-1, *[1] * (values.dim() - 1))
         # the mean of no items is nan as a rule, and must not count
         self._add(torch.where(column == 0, 0, values * column).sum(0))
-        self.weight = self._sum(weights) + self.weight
+        self.weight = (sum(self._weights) if exact else weights.sum()) + self.weight
         self._values, self._weights = [], []
-
-    def _sum(self, weights: Tensor) -> Any:
-        of_tensors = any(isinstance(weight, Tensor) for weight in self._weights)
-        return weights.sum() if of_tensors else sum(self._weights)
-
-    def _column(self, device: torch.device) -> Tensor:
-        # non_blocking: a blocking copy would wait for all work on the device
-        if not any(isinstance(weight, Tensor) for weight in self._weights):
-            return torch.tensor(self._weights).to(device, non_blocking=True)
-        weights = [torch.as_tensor(weight) for weight in self._weights]
-        return torch.stack([weight.to(device, non_blocking=True) for weight in weights])
 
     def _add(self, part: Tensor) -> None:
         if self.total is None:
             self.total, self.lost = part, torch.zeros_like(part)
             return
-        before = self.total.to(part.device)  # sums of a resume come from the CPU
+        before = self.total.to(part.device)  # after a resume it is on the CPU
         self.total = before + part
         if part.dtype == torch.float32:  # Knuth's two-sum
             grown = self.total - before
@@ -106,7 +99,7 @@ class Mean:
         return {"total": self.total, "lost": self.lost, "weight": self.weight}
 
     def merge(self, parts: list[dict[str, Any]]) -> None:
-        """Take the sums of all processes in the place of its own, in their order."""
+        """Replace its own sums by those of all processes, added in order of rank."""
         device = None if self.total is None else self.total.device
         self.reset()
         for part in parts:
@@ -116,7 +109,7 @@ class Mean:
                 self.weight = part["weight"] + self.weight
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the sums, and what was not added up yet: adding it now could round otherwise."""
+        """Return the sums, and the values not summed yet: now they could be rounded otherwise."""
         sums = {"total": self.total, "lost": self.lost, "weight": self.weight}
         return sums | {"values": list(self._values), "weights": list(self._weights)}
 
@@ -127,14 +120,18 @@ class Mean:
         self._values, self._weights = list(state["values"]), list(state["weights"])
 
 
+def _on(device: torch.device, weight: Any) -> Tensor:
+    return torch.as_tensor(weight).to(device, non_blocking=True)  # else it waits for the device
+
+
 def _as_tensor(value: Any) -> Tensor:
     return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
 
 
 class FunctionMean(Mean):
-    """The item-weighted mean over a pass of a plain function of (predictions, targets).
+    """The item-weighted mean of a function of (predictions, targets).
 
-    A function that is no mean itself says with `@averaged` what to average instead.
+    A function whose value is no mean says with `@averaged` what to average instead.
     """
 
     def __init__(self, f: Callable[..., Any]) -> None:
@@ -146,17 +143,15 @@ class FunctionMean(Mean):
         items = getattr(inner, "items", None)
         self.items = partial(items, **keywords) if items else None
 
-    def update(self, preds: Any, targs: Any, weight: Any = None) -> None:
-        """Call the function on a batch of `weight` items (the batch size where none is given)."""
+    def update(self, preds: Any, targs: Any, weight: Any) -> None:
+        """Call the function on a batch of `weight` items."""
         value = self.f(preds, targs)
         if not isinstance(value, (Tensor, float, int)):
             value = self._number(value)
         elif isinstance(value, Tensor) and value._is_view():
             value = value.clone()  # else it would keep the batch, which a loader may refill
         own = None if self.items is None else self.items(preds, targs)
-        if own is not None:
-            weight = own
-        super().update(value, batch_size(preds) if weight is None else weight)
+        super().update(value, weight if own is None else own)
 
     def _number(self, value: Any) -> Tensor:
         try:
@@ -179,11 +174,11 @@ def averaged(
     finish: Callable[[Tensor], Tensor] | None = None,
     items: Callable[..., Any] | None = None,
 ) -> Callable[[Callable], Callable]:
-    """Tell how a function of a batch becomes the value of a pass.
+    """Declare how a function of a batch becomes the value of an epoch.
 
     Args:
         inner: what to average in its place (the squared error for its root).
-        finish: applied to that mean at the end of the pass (the root).
+        finish: applied to that mean at the end (the root).
         items: called with the function's own arguments, returns how many items its value stands
             for, or None where that is the count of the batch.
     """
@@ -213,34 +208,11 @@ def _as_numbers(value: Any) -> Any:
 
 
 def loss_of(learn: Any) -> Any:
-    """Return the batch's loss as it is to be kept; losses by sample count with their mean."""
+    """Return the loss of the batch; of losses by sample, their mean."""
     loss = learn.loss
     if isinstance(loss, Tensor) and (loss.dim() or getattr(learn, "loss_func", 0) is None):
         return loss.mean()  # a new tensor: CUDA graphs overwrite what a compiled model returns
     return loss
-
-
-def check_on_nan(on_nan: str) -> str:
-    """Return what is to be done about a loss that is not finite, if there is such a thing."""
-    if on_nan not in ("raise", "warn"):
-        raise ValueError(f"on_nan is 'raise' or 'warn', got {on_nan!r}")
-    return on_nan
-
-
-def where_skipped(learn: Any, on_nan: str) -> str:
-    """Return what is to be done where a callback may skip the updates of such losses (R19)."""
-    skips = any(getattr(cb, "skips_non_finite", False) for cb in getattr(learn, "cbs", ()))
-    return "warn" if skips else on_nan
-
-
-def tell_not_finite(message: str, on_nan: str, who: str) -> None:
-    """Raise or warn that a loss is not finite; `who` could go on."""
-    if on_nan == "raise":
-        raise FloatingPointError(
-            f"{message}. Lower the learning rate, clip the gradients or look for bad data; "
-            f"{who}(on_nan='warn') goes on."
-        )
-    warnings.warn(message, stacklevel=3)
 
 
 def finite(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Metrics of several processes put together, so that each has what one process would have."""
+"""Merge the metrics of several processes, so that each has the values of all the data."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from minilearn.base.batch import map_batch
-from minilearn.distributed.sync import Processes
+from ..base.batch import map_batch
+from ..distributed.sync import Processes
 
 
 def check_mergeable(metrics: Mapping[str, Any]) -> None:
-    """Raise where the parts of a metric cannot be put together.
+    """Raise if the values of a metric cannot be merged.
 
     Raises:
         TypeError: names the metric, and says what it lacks.
@@ -21,40 +21,32 @@ def check_mergeable(metrics: Mapping[str, Any]) -> None:
     for name, metric in metrics.items():
         if not any(hasattr(metric, way) for way in ("merge", "merge_state", "sync")):
             raise TypeError(
-                f"metric {name!r} is a {type(metric).__name__}, whose parts on several processes "
-                "cannot be put together: give it a method merge_state(metrics), or use a function "
-                "of (preds, targs)"
+                f"metric {name!r} is a {type(metric).__name__}, which several processes cannot "
+                "merge: give it a method merge_state(metrics), or use a function of (preds, targs)"
             )
 
 
 def merge_all(metrics: Mapping[str, Any], processes: Processes) -> None:
-    """Give every metric the sums of all processes; torchmetrics does so by itself.
+    """Merge every metric over all processes; torchmetrics (with a `sync`) does so by itself.
 
     Args:
-        metrics: the same kinds by name on all processes; means may be missing on some.
-        processes: those that share the pass.
+        metrics: the same metrics by name on all processes; means may be missing on some.
+        processes: those that share the data.
     """
-    mine = {name: _part(m) for name, m in metrics.items() if _kind(m) is not None}
-    found = processes.gather(mine)
-    for name, metric in metrics.items():
-        of_all = [parts[name] for parts in found if name in parts]
-        if _kind(metric) == "merge":
-            metric.merge(of_all)
-        elif _kind(metric) == "merge_state":
+    ours = {n: m for n, m in metrics.items() if hasattr(m, "merge") or not hasattr(m, "sync")}
+    found = processes.gather({name: _part(m) for name, m in ours.items()})
+    for name, metric in ours.items():
+        parts = [of_process[name] for of_process in found if name in of_process]
+        if hasattr(metric, "merge"):
+            metric.merge(parts)
+        else:
             metric.reset()
-            metric.merge_state(of_all)
-
-
-def _kind(metric: Any) -> str | None:
-    if hasattr(metric, "merge"):
-        return "merge"
-    if hasattr(metric, "sync"):  # of torchmetrics, which has a merge_state of another kind
-        return None
-    return "merge_state"
+            metric.merge_state(parts)
 
 
 def _part(metric: Any) -> Any:
-    if _kind(metric) == "merge":
+    """Return what a metric of this process adds to the merged one, on the CPU."""
+    if hasattr(metric, "merge"):
         return map_batch(lambda x: x.cpu() if isinstance(x, torch.Tensor) else x, metric.part())
     part = copy.deepcopy(metric)
     if hasattr(part, "_prepare_for_merge_state"):  # torcheval joins its lists of tensors

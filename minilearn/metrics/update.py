@@ -1,10 +1,11 @@
-"""What counts as a metric, and how batches reach metric objects: joined where that is the same.
+"""What a metric is, and how metric objects are updated: on joined batches if that is the same.
 
-It names families of classes of both libraries and imports neither.
+It names classes of torcheval and torchmetrics, and imports neither.
 """
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Iterable
 from itertools import groupby
@@ -13,11 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minilearn.base.batch import to_device
-
+from ..base.batch import to_device
 from .mean import FunctionMean
 
-CACHES = ("_computed", "_forward_cache")  # of torchmetrics: results, which a reset forgets
+CACHES = ("_computed", "_forward_cache")  # results in torchmetrics, which a reset clears
 KEEP_BYTES = 256 * 1024  # clones of predictions and targets kept for one joined update
 
 JOINING = (
@@ -26,42 +26,37 @@ JOINING = (
     "torchmetrics.classification.",
     "torchmetrics.regression.",
 )
-"""Families whose update on joined batches equals the updates on each (windows and rates do not)."""
-
+"""Modules whose metrics may be updated on joined batches (not those of windows and rates)."""
 
 RESERVED = ("loss", "epoch", "steps", "time", "train", "valid_loss")
 
 
-def named(ms: tuple, metrics: dict[str, Any]) -> dict[str, Any]:
+def metrics_by_name(ms: tuple, metrics: dict[str, Any]) -> dict[str, Any]:
     """Give each metric the name of its column: its class, its function, or its keyword.
 
     Raises:
         ValueError: a metric has no name, or the name of another column.
     """
-    named = {}
+    found = {}
     for m in ms:
         inner = getattr(m, "func", m)  # of a partial
         name = first = getattr(inner, "__name__", type(inner).__name__)
         if name == "<lambda>":
-            raise ValueError(
-                "a lambda has no name for its column: write MetricsCB(my_name=lambda …)"
-            )
+            raise ValueError("a lambda names no column: write MetricsCB(my_name=lambda …)")
         number = 1
-        while name in named or name in metrics:
+        while name in found or name in metrics:
             name, number = f"{first}_{number + 1}", number + 1
-        named[name] = m
-    for name in (named := {**named, **metrics}):
-        check_name(name, {other: m for other, m in named.items() if other != name})
-    return named
+        found[name] = m
+    found |= metrics
+    for name in found:
+        check_name(name, found.keys() - {name})
+    return found
 
 
-def check_name(name: str, taken: dict[str, Any]) -> None:
-    """Raise where the column `name` would hide another."""
-    bare = name.removeprefix("train_")
-    if name in taken or name in RESERVED or (bare != name and bare in taken):
-        raise ValueError(
-            f"the history has another column {name!r}: choose another name for this one"
-        )
+def check_name(name: str, others: Iterable[str]) -> None:
+    """Raise if the column `name` would hide another."""
+    if name in (*RESERVED, *others, *(f"train_{other}" for other in others)):
+        raise ValueError(f"the history has another column {name!r}: choose another name")
 
 
 def as_metric(name: str, m: Any) -> Any:
@@ -81,12 +76,12 @@ def as_metric(name: str, m: Any) -> Any:
     )
 
 
-class Feed:
-    """Hands batches to metric objects, together where that gives the same value.
+class Updater:
+    """Updates metric objects, on joined batches where that gives the same value.
 
-    The first batch of a pass goes in at once, so that a metric that cannot take it says so there.
-    Later ones of metrics that join (`JOINING`, or an attribute `joins = True`) wait as clones, of
-    at most `KEEP_BYTES`, and are concatenated into one update.
+    The first batch is not joined, so that a metric that cannot use it raises there. Later ones of
+    metrics that join (`JOINING`, or an attribute `joins = True`) wait as clones of at most
+    `KEEP_BYTES`, and are concatenated into one update.
     """
 
     def __init__(self, metrics: Iterable[Any]) -> None:
@@ -96,36 +91,36 @@ class Feed:
         self.reset()
 
     def reset(self) -> None:
-        """Forget what waits."""
+        """Drop the batches that wait."""
         self.begun, self.kept, self.bytes = False, [], 0
         self._on_cpu: set[int] = set()  # metrics whose state the device of the data cannot hold
 
     def update(self, preds: Any, targs: Any) -> None:
-        """Take a batch."""
+        """Update all metrics with a batch, now or later."""
         for metric in self.others:
-            self.hand(metric, preds, targs)
+            self._update(metric, preds, targs)
         if self.joining:
             self._join(preds, targs)
         self.begun = True
 
     def _join(self, preds: Any, targs: Any) -> None:
-        size = preds.nbytes + targs.nbytes if _both_tensors(preds, targs) else KEEP_BYTES
+        size = preds.nbytes + targs.nbytes if _can_join(preds, targs) else KEEP_BYTES
         if self.bytes + size > KEEP_BYTES:
             self.flush()
         if not self.begun or size >= KEEP_BYTES:
             for metric in self.joining:
-                self.hand(metric, preds, targs)
+                self._update(metric, preds, targs)
         else:  # clones, because a loader may refill its buffers
             self.kept.append((preds.clone(), targs.clone()))
             self.bytes += size
 
     def flush(self) -> None:
-        """Work off what waits."""
+        """Update the metrics with what waits."""
         kept, self.kept, self.bytes = self.kept, [], 0
         for _, alike in groupby(kept, _signature):
             preds, targs = map(torch.cat, zip(*alike, strict=True))
             for metric in self.joining:
-                self.hand(metric, preds, targs)
+                self._update(metric, preds, targs)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what waits."""
@@ -136,18 +131,18 @@ class Feed:
         self.begun, self.kept = state["begun"], [tuple(pair) for pair in state["kept"]]
         self.bytes = sum(preds.nbytes + targs.nbytes for preds, targs in self.kept)
 
-    def hand(self, metric: Any, preds: Any, targs: Any) -> None:
-        """Update `metric`, on the device of the data where its state can live there."""
+    def _update(self, metric: Any, preds: Any, targs: Any) -> None:
+        """Update `metric` on the device of the data, or on the CPU if its state has to be there."""
         device = getattr(preds, "device", None)
-        if id(metric) in self._on_cpu:
-            preds, targs = to_device((preds, targs), "cpu")
-        elif device is not None and getattr(metric, "device", device) != device:
+        if device is not None and getattr(metric, "device", device) != device:
             try:
-                metric.to(device)
+                if id(metric) not in self._on_cpu:
+                    metric.to(device)
             except TypeError:  # MPS has no float64
                 metric.to("cpu")
                 self._on_cpu.add(id(metric))
-                preds, targs = to_device((preds, targs), "cpu")
+        if id(metric) in self._on_cpu:
+            preds, targs = to_device((preds, targs), "cpu")
         metric.update(preds, targs)
 
 
@@ -157,7 +152,7 @@ def joins(metric: Any) -> bool:
     return getattr(metric, "joins", known)
 
 
-def _both_tensors(preds: Any, targs: Any) -> bool:
+def _can_join(preds: Any, targs: Any) -> bool:
     both = isinstance(preds, Tensor) and isinstance(targs, Tensor)
     return both and preds.dim() > 0 and targs.dim() > 0 and len(preds) == len(targs)
 
@@ -167,14 +162,14 @@ def _signature(kept: tuple[Tensor, Tensor]) -> tuple:
 
 
 def saved_state(name: str, metric: Any) -> Any:
-    """Return what a metric has collected, None (with a warning) where it cannot tell."""
+    """Return what a metric has collected, None (with a warning) if it cannot say."""
     if hasattr(metric, "metric_state"):  # torchmetrics leaves it out of state_dict
         # a collection before its members: asked for its state, it brings theirs up to date
-        return {name: _copied(m.metric_state) for name, m in _within(metric)}
+        return {name: copy.deepcopy(m.metric_state) for name, m in _within(metric)}
     if hasattr(metric, "state_dict"):
         return metric.state_dict()
     warnings.warn(
-        f"metric {name!r} has no state_dict: a resume from the middle of a pass begins it anew",
+        f"metric {name!r} has no state_dict: a resume from the middle of an epoch begins it anew",
         stacklevel=2,
     )
     return None
@@ -182,48 +177,42 @@ def saved_state(name: str, metric: Any) -> Any:
 
 def restore_state(metric: Any, state: Any) -> None:
     """Let a metric go on from `saved_state`."""
-    if state is None:
-        return
     if hasattr(metric, "metric_state"):
         for name, m in _within(metric):
             for key in getattr(m, "_defaults", ()):  # a collection has none of its own
-                setattr(m, key, _copied(state[name][key]))
+                setattr(m, key, copy.deepcopy(state[name][key]))
             m._update_count = 1  # else compute warns that nothing was collected
-    else:
+    elif state is not None:
         metric.load_state_dict(state)
 
 
-def memory(metric: Any) -> dict[str, dict[str, Any]]:
-    """Return the numbers that metrics of torchmetrics keep beside their states, as wrappers do."""
-    return {
-        name: {
-            key: _copied(value)
-            for key, value in vars(m).items()
-            if isinstance(value, (int, float, Tensor))
-            and not isinstance(value, bool)
-            and key not in (*getattr(m, "_defaults", ()), *CACHES)
-        }
-        for name, m in (_within(metric) if hasattr(metric, "metric_state") else ())
-    }
+def memory(metric: Any, new: dict[str, dict[str, Any]] | None = None) -> dict[str, dict[str, Any]]:
+    """Return the numbers that metrics of torchmetrics keep beside their states, as wrappers do.
 
-
-def moved(metric: Any, made: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the numbers of its `memory` that are others than when the metric was made."""
-    return {
-        name: kept
-        for name, numbers in memory(metric).items()
-        if (kept := {k: v for k, v in numbers.items() if not _same(v, made[name].get(k))})
-    }
-
-
-def remember(metric: Any, kept: dict[str, dict[str, Any]]) -> None:
-    """Give a metric back what `moved` returned."""
+    Args:
+        metric: of any kind; others have no such numbers.
+        new: what this returned for the new metric; equal numbers, its settings, are left out.
+    """
+    found = {}
     for name, m in _within(metric):
-        for key, value in kept.get(name, {}).items():
-            setattr(m, key, _copied(value))
+        skipped = (*getattr(m, "_defaults", ()), *CACHES)
+        found[name] = {
+            key: copy.deepcopy(value)
+            for key, value in vars(m).items()
+            if isinstance(value, (int, float, Tensor)) and type(value) is not bool
+            if key not in skipped and not (new and _equal(value, new[name].get(key)))
+        }
+    return {name: numbers for name, numbers in found.items() if numbers or new is None}
 
 
-def _same(a: Any, b: Any) -> bool:
+def remember(metric: Any, numbers: dict[str, dict[str, Any]]) -> None:
+    """Give a metric back what `memory` returned."""
+    for name, m in _within(metric):
+        for key, value in numbers.get(name, {}).items():
+            setattr(m, key, copy.deepcopy(value))
+
+
+def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return torch.equal(a.cpu(), b.cpu())
     return type(a) is type(b) and a == b
@@ -231,12 +220,6 @@ def _same(a: Any, b: Any) -> bool:
 
 def _within(metric: Any) -> list[tuple[str, Any]]:
     """Return a metric of torchmetrics and those inside it, each with a state of its own."""
+    if not hasattr(metric, "metric_state"):
+        return []
     return [(name, m) for name, m in metric.named_modules() if hasattr(m, "metric_state")]
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if isinstance(value, dict):
-        return {key: _copied(v) for key, v in value.items()}
-    return [_copied(v) for v in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""The progress of a fit, for the eye: ProgressCB."""
+"""The progress of a fit on display: ProgressCB."""
 
 from __future__ import annotations
 
@@ -6,36 +6,34 @@ import math
 import sys
 from contextlib import ExitStack
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fastcore.basics import noop
 from torch import Tensor
 
-from minilearn.base.batch import n_batches
-from minilearn.base.modes import is_training
-from minilearn.core.callback import Callback
-from minilearn.core.events import Order
-
+from ..base.batch import n_batches
+from ..base.modes import is_training
 from ..base.notebook import in_notebook
 from ..base.rank import rank
-from .notebook import Notebook
-from .terminal import Bar, Lines, Silent, Terminal, take_log
-
-if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
+from ..core.callback import Callback
+from ..core.events import Order
+from ..core.learner import Loop
+from .notebook_display import Notebook
+from .terminal import Bar, Lines, Terminal, redirected_log
 
 
 class ProgressCB(Callback):
-    """Show a table with one row a round, and a bar for the running pass.
+    """Show a table with one row a round, and a bar for the running training epoch or validation.
 
-    In a terminal the bar stands beneath the table and vanishes with the fit; in a notebook both are
-    one output, updated in place. Written to a file or a pipe, a fit is one plain line a round. The
-    columns are those of `learn.history`; a narrow terminal leaves out those without room.
+    In a terminal the bar is below the table and vanishes with the fit; in a notebook both are one
+    output, updated in place. Written to a file or a pipe, a fit is one plain line a round. The
+    columns are those of `learn.history`; a narrow terminal leaves some out.
 
-    Between two looks, five a second at most, a batch costs a look at the clock; the loss is read
-    from the device only for a look. While a fit runs, a MetricsCB does not print its rows.
+    The bar is drawn at most five times a second, and only then the loss is read from the device.
+    While a fit runs, a MetricsCB does not print its rows.
 
     Args:
-        plot: also draw the losses while they come, in notebooks; elsewhere it has no effect.
+        plot: also plot the losses during the fit, in notebooks; elsewhere it has no effect.
 
     Events: before_fit, before_epoch, after_batch, after_round, after_fit, cleanup_fit
     Order:  REPORT
@@ -46,24 +44,26 @@ class ProgressCB(Callback):
     order = Order.REPORT
 
     _display: Any = None  # open from before_fit to cleanup_fit
-    _records = False  # whether the display wants the loss of each batch
-    _due = math.inf  # when to look at the bar
+    _plots = False  # whether the display needs the loss of each batch
+    _due = math.inf  # when to draw the bar
 
     def __init__(self, plot: bool = False) -> None:
         self.plot = plot
-        self._taken_logs = ExitStack()
+        self._redirected = ExitStack()
 
     def before_fit(self, learn: Loop) -> None:
-        """Open a display, and take over what a MetricsCB would print."""
-        if getattr(learn, "depth", 0):
+        """Open a display, and show there what a MetricsCB would print."""
+        if getattr(learn, "depth", 0) or rank():
             return
         self._close()
         self._display, self._due = open_display(self.plot), -math.inf
-        self._records, self._rows_shown = self._display.has_plot, None
-        self._logs_rows = not hasattr(learn, "history")
+        self._plots, self._rows_shown = self._display.has_plot, None
+        self._shows_logs = not hasattr(learn, "history")
         for cb in getattr(learn, "cbs", ()):
-            if hasattr(cb, "_log") and cb is not self:
-                self._take_log(cb)
+            if hasattr(cb, "_log") and cb is not self:  # one without rows fills no history
+                self._shows_logs = self._shows_logs or not hasattr(cb, "rows")
+                log = self._log if self._shows_logs else noop
+                self._redirected.enter_context(redirected_log(cb, log))
 
     def before_epoch(self, learn: Loop) -> None:
         """Begin a bar."""
@@ -72,16 +72,16 @@ class ProgressCB(Callback):
         if self._rows_shown is None:  # a resumed fit begins with rows that were shown before
             self._rows_shown = len(getattr(learn, "history", ()))
         self._show_rows(learn)
-        self._start, self._total = perf_counter(), pass_total(learn)
+        self._start, self._total = perf_counter(), n_batches_of_epoch(learn)
         if self._start >= self._due:
-            self._look(learn, done=0)
+            self._draw_bar(learn, done=0)
 
     def after_batch(self, learn: Loop) -> None:
-        """Move the bar, if it is time."""
-        if self._records and is_training(learn) and self._shows(learn):
+        """Draw the bar, if it is time."""
+        if self._plots and is_training(learn) and self._shows(learn):
             self._display.add_loss(learn.loss)
         if perf_counter() >= self._due:
-            self._look(learn, done=learn.iter + 1)
+            self._draw_bar(learn, done=learn.iter + 1)
 
     def after_round(self, learn: Loop) -> None:
         """Show the row of the round."""
@@ -89,31 +89,33 @@ class ProgressCB(Callback):
             self._show_rows(learn)
 
     def after_fit(self, learn: Loop) -> None:
-        """Close the display; a learner of a notebook's own may have no clean-up."""
+        """Close the display; your own learner may have no clean-up."""
         self.cleanup_fit(learn)
 
     def cleanup_fit(self, learn: Loop) -> None:
-        """Close the display, whatever ended the fit, and give printing back to the MetricsCB."""
+        """Close the display, whatever ended the fit, and let a MetricsCB print again."""
         if self._shows(learn):
             self._show_rows(learn)
             self._close()
 
     def _shows(self, learn: Loop) -> bool:
-        """Return whether this fit is the one on display, not one inside it."""
+        """Return whether this is the fit on display, not a nested run."""
         return self._display is not None and not getattr(learn, "depth", 0)
 
-    def _look(self, learn: Loop, done: int) -> None:
+    def _draw_bar(self, learn: Loop, done: int) -> None:
         if not self._shows(learn):
             return
-        loss = read_loss(learn.loss) if done else None
+        loss = learn.loss if done else None
+        if isinstance(loss, Tensor):
+            loss = loss.float().mean().item()  # waits for the device
         phase = "train" if is_training(learn) else "valid"
         seconds = perf_counter() - self._start
         self._display.show_bar(Bar(fit_progress(learn), phase, done, self._total, seconds, loss))
         self._due = perf_counter() + self._display.redraw_every
 
     def _show_rows(self, learn: Loop) -> None:
-        """Show what came to the history since the last time."""
-        if self._logs_rows or self._rows_shown is None:
+        """Show the rows of the history that are new."""
+        if self._shows_logs or self._rows_shown is None:
             return
         counts_steps = learn.plan.cuts or learn.plan.n_steps is not None
         for row in learn.history[self._rows_shown :]:
@@ -123,23 +125,17 @@ class ProgressCB(Callback):
         self._rows_shown = len(learn.history)
 
     def _log(self, row: dict[str, Any]) -> None:
-        """Show the row of a pass, where there is no history to read rows from."""
+        """Show the row of a training epoch or validation, if no history has it."""
         if self._display is None:
             return
         if row.get("train") == "eval" and "loss" in row:
             self._display.add_valid_loss(float(row["loss"]))
         self._display.add_row(row)
 
-    def _take_log(self, metrics: Any) -> None:
-        """Keep a MetricsCB from printing; show the rows of one that writes none to the history."""
-        self._logs_rows = self._logs_rows or not hasattr(metrics, "rows")
-        taken = take_log(metrics, self._log) if self._logs_rows else take_log(metrics)
-        self._taken_logs.enter_context(taken)
-
     def _close(self) -> None:
-        """Close the display if one is open, and give back what was taken."""
-        display, self._display, self._due, self._records = self._display, None, math.inf, False
-        self._taken_logs.close()
+        """Close the display if one is open, and let others print again."""
+        display, self._display, self._due, self._plots = self._display, None, math.inf, False
+        self._redirected.close()
         if display is not None:
             display.close()
 
@@ -148,10 +144,8 @@ class ProgressCB(Callback):
         return f"ProgressCB({'plot=True' if self.plot else ''})"
 
 
-def open_display(plot: bool = False) -> Lines | Silent:
-    """Return what suits the process: a notebook's output, a terminal, or else plain lines."""
-    if rank():
-        return Silent()
+def open_display(plot: bool = False) -> Lines:
+    """Return the display for this process: a notebook's output, a terminal, or else plain lines."""
     if in_notebook():
         return Notebook(plot)
     isatty = getattr(sys.stdout, "isatty", None)
@@ -166,8 +160,8 @@ def fit_progress(learn: Any) -> tuple[str, int, int | None]:
     return "epoch", learn.epoch, getattr(learn, "n_epochs", None)
 
 
-def pass_total(learn: Any) -> int | None:
-    """Return how many batches the pass that begins will have, None when unknown."""
+def n_batches_of_epoch(learn: Any) -> int | None:
+    """Return how many batches this epoch over a loader will have, None when unknown."""
     total, plan = n_batches(learn.dl), getattr(learn, "plan", None)
     if plan is None or not is_training(learn):
         return total
@@ -176,8 +170,3 @@ def pass_total(learn: Any) -> int | None:
         return total
     end = updates * learn.plan.batches_per_step
     return end if plan.cuts or total is None else min(end, total)
-
-
-def read_loss(loss: Any) -> float | None:
-    """Return a loss (the mean of several) as a number, or None; this waits for its device."""
-    return loss.float().mean().item() if isinstance(loss, Tensor) else loss

@@ -1,6 +1,6 @@
-"""What shows the progress of a fit: plain lines, or a terminal.
+"""Displays of the progress of a fit: plain lines, a terminal.
 
-Nothing here knows the Learner: `ProgressCB` hands over rows and the state of a bar.
+They do not know the Learner: `ProgressCB` gives them rows and the state of a bar.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Any
 from fastcore.basics import noop
 from torch import Tensor
 
-from minilearn.core.history import format_value, in_order
+from ..core.history import format_value, in_order
 
 
 @dataclass
 class Bar:
-    """The running pass in numbers.
+    """The state of a bar: a training epoch or validation.
 
     Attributes:
         fit: unit, done and total of the fit, such as ("epoch", 1, 3); total is None when unknown.
         phase: "train" or "valid".
         done: batches done.
-        total: batches in the pass, None when unknown.
-        seconds: since the pass began.
+        total: batches in all, None when unknown.
+        seconds: since the first batch was asked for.
         loss: of the last batch, None where there is none to show.
     """
 
@@ -40,17 +40,17 @@ class Bar:
     loss: float | None
 
     @property
-    def share(self) -> float | None:
-        """How much of the pass is done, 0 to 1; None where the total is unknown or proved wrong."""
+    def fraction(self) -> float | None:
+        """How much is done, 0 to 1; None if the total is unknown or turned out wrong."""
         return self.done / self.total if self.total and self.done <= self.total else None
 
     def parts(self) -> dict[str, str]:
-        """Return what there is to say, by name, in the order of showing."""
+        """Return the parts of the line by name, from left to right."""
         unit, done, total = self.fit
-        known = self.share is not None
+        known = self.fraction is not None
         parts = {"fit": f"{unit} {done}" + (f"/{total} " if total else " ") + self.phase}
         if known:
-            parts["percent"] = f"{self.share:4.0%}"
+            parts["percent"] = f"{self.fraction:4.0%}"
         parts["count"] = f"{self.done}/{self.total}" if known else f"{self.done} batches"
         if self.loss is not None:
             parts["loss"] = f"loss {format_value(self.loss)}"
@@ -62,35 +62,25 @@ class Bar:
         return parts
 
     def line(self, width: int, fill: str = "#") -> str:
-        """Return one line of fewer than `width` columns: what matters least makes room first."""
-        parts, room = self.parts(), width - 1
+        """Return one line of fewer than `width` columns; the least important parts go first."""
+        parts, most = self.parts(), width - 1
         known = "percent" in parts
         order = ("rate", "count", "left", "fit", "percent") if known else ("rate", "fit", "count")
         for name in order:
-            bar = 11 if known and name in ("rate", "count") else 0  # they make room for a bar too
-            if len(" ".join(parts.values())) + bar > room:
+            bar = 11 if known and name in ("rate", "count") else 0  # 11: they go for a bar, too
+            if len(" ".join(parts.values())) + bar > most:
                 parts.pop(name, None)
-        size = min(40, room - len(" ".join(parts.values())) - 3)
-        if self.share is not None and "percent" in parts and size >= 8:
-            parts["percent"] += f" |{(fill * int(self.share * size)).ljust(size, '-')}|"
-        return " ".join(parts.values())[:room]
-
-
-class Silent:
-    """Shows nothing: a process that is not the first one's."""
-
-    redraw_every = math.inf
-    has_plot = False
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *args: None
+        size = min(40, most - len(" ".join(parts.values())) - 3)
+        if self.fraction is not None and "percent" in parts and size >= 8:
+            parts["percent"] += f" |{(fill * int(self.fraction * size)).ljust(size, '-')}|"
+        return " ".join(parts.values())[:most]
 
 
 class Lines:
     """A header and one plain line a row, flushed as it comes: for files, pipes and logs."""
 
-    redraw_every = math.inf  # seconds between two looks at the bar
-    has_plot = False  # whether it wants the loss of each batch
+    redraw_every = math.inf  # seconds between two drawings of the bar
+    has_plot = False  # whether it needs the loss of each batch
 
     def __init__(self) -> None:
         self.rows: list[dict[str, str]] = []
@@ -112,7 +102,7 @@ class Lines:
         self.write(self._line(self.rows[-1]) + "\n")
 
     def fitting_columns(self) -> list[str]:
-        """Return the columns that the width has room for, here all of them."""
+        """Return the columns that fit the width, here all of them."""
         return self.columns
 
     def _line(self, cells: dict[str, str]) -> str:
@@ -124,7 +114,7 @@ class Lines:
         return max(len(column), 6, *(len(row.get(column, "")) for row in self.rows))
 
     def show_bar(self, bar: Bar) -> None:
-        """Show the running pass; lines have no bar."""
+        """Draw the bar; plain lines have none."""
 
     def add_loss(self, loss: Any) -> None:
         """Record the loss of a training batch for the plot; only a notebook has one."""
@@ -133,19 +123,19 @@ class Lines:
         """Record a validation loss for the plot."""
 
     def close(self) -> None:
-        """Leave nothing but the rows."""
+        """Remove everything but the rows."""
 
     def write(self, text: str) -> None:
-        """Write to what is standard output now; what it cannot encode becomes a question mark."""
+        """Write to the present standard output; what it cannot encode becomes a question mark."""
         out = sys.stdout
         encoding = getattr(out, "encoding", None) or "utf-8"
         print(text.encode(encoding, "replace").decode(encoding), end="", file=out, flush=True)
 
 
 class Terminal(Lines):
-    """Rows, and beneath them a bar that is redrawn in its line.
+    """Rows, and below them a bar that is redrawn in its line.
 
-    It needs a carriage return and spaces, no escape codes, so that any console will do.
+    It uses a carriage return and spaces, no escape codes, so that it works in any console.
     """
 
     redraw_every = 0.2
@@ -156,7 +146,7 @@ class Terminal(Lines):
 
     def show_bar(self, bar: Bar) -> None:
         """Draw the bar over the one before."""
-        width = terminal_width() - 2  # Ctrl-C is echoed as ^C behind it, and must not wrap
+        width = terminal_width() - 2  # Ctrl-C prints ^C after it, which must not wrap
         self.write("\r" + bar.line(width, self._fill()).ljust(width - 1))
         self.bar_shown = True
 
@@ -166,9 +156,9 @@ class Terminal(Lines):
         super().write_row()
 
     def fitting_columns(self) -> list[str]:
-        """Return the columns that the terminal has room for; the least telling are left out."""
-        shown, room = list(self.columns), terminal_width() - 1
-        while len(shown) > 1 and sum(self.width_of(c) + 2 for c in shown) - 2 > room:
+        """Return the columns that fit the terminal; the least important are left out."""
+        shown, width = list(self.columns), terminal_width() - 1
+        while len(shown) > 1 and sum(self.width_of(c) + 2 for c in shown) - 2 > width:
             shown.remove(max(shown, key=lambda c: (_dispensable(c), self.columns.index(c))))
         return shown
 
@@ -190,7 +180,7 @@ class Terminal(Lines):
 
 
 def terminal_width() -> int:
-    """Return the columns of the terminal as they are now, 80 where nobody knows."""
+    """Return the present columns of the terminal, 80 if they are unknown."""
     try:
         return os.get_terminal_size(sys.stdout.fileno()).columns or 80
     except (OSError, AttributeError, ValueError):
@@ -226,8 +216,8 @@ def _dispensable(column: str) -> int:
 
 
 @contextmanager
-def take_log(metrics: Any, log: Callable[[dict[str, Any]], None] = noop) -> Iterator[None]:
-    """Let `log` have the rows that a MetricsCB would print; by default nobody."""
+def redirected_log(metrics: Any, log: Callable[[dict[str, Any]], None] = noop) -> Iterator[None]:
+    """Send the rows that a MetricsCB would print to `log`, by default nowhere."""
     before = vars(metrics).get("_log")
     metrics._log = log
     try:

@@ -124,25 +124,24 @@ def test_that_check_sees_batches_that_are_measured_twice(tmp_path, monkeypatch):
 # ---- what learn.log is given ----
 
 
-class Sink(LoggerCB):
-    """Keeps media by the number of their event, as a file does that is cut to what is known."""
+class Kept(LoggerCB):
+    """Keeps records as a file does that is cut on a resume, and media by what they are."""
 
-    files = {}  # by name, over resumes
+    files = {}  # records and media by name, over resumes
 
     def __init__(self, name):
         super().__init__()
         self.name = name
 
     def _open(self):
-        self.media = self.files.setdefault(self.name, [])
-        del self.media[self.written :]
+        self.kept, self.media = self.files.setdefault(self.name, ([], {}))
+        del self.kept[self.written :]
 
-    def _write(self, row):
-        self.media.append({name: value for name, value in row.items() if name != "time"})
+    def _write(self, record):
+        self.kept.append({name: value for name, value in record.items() if name != "time"})
 
     def _media(self, name, value, step):
-        self.media.append((name, value.tolist(), step))
-        self.written += 1
+        self.media[name, step, *value.tolist()] = True
 
 
 class Logs(Callback):
@@ -174,18 +173,18 @@ def check_logged(event, batch, name, path):
     def logging(cbs=()):
         train, valid = toy_dls(n_valid=2)
         dls = DataLoaders(train, valid, more=toy_dls(n_valid=2)[1])
-        cbs = [Logs(), MetricsCB(quiet=True), Sink(path.name), *cbs]
+        cbs = [Logs(), MetricsCB(quiet=True), Kept(path.name), *cbs]
         return toy_learner(cbs, dls)
 
-    Sink.files.clear()
+    Kept.files.clear()
     saves = At(event, lambda learn: learn.save_checkpoint(path), when=in_validation)
     logging([saves]).fit(3)
-    whole = Sink.files.pop(path.name)
+    whole = Kept.files.pop(path.name)
     stops = At(event, KeyboardInterrupt(), when=in_validation)
     with pytest.raises(KeyboardInterrupt):
         logging([saves, stops]).fit(3)
     logging().fit(3, resume=path)
-    assert Sink.files[path.name] == whole
+    assert Kept.files[path.name] == whole
 
 
 @pytest.mark.parametrize("name", [None, "more"])

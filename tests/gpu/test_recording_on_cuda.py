@@ -1,4 +1,4 @@
-"""Sinks wait for the device at their rows alone; a timer has the device's own seconds."""
+"""Loggers wait for the device at their records alone; a timer has the device's own seconds."""
 
 import json
 
@@ -13,13 +13,13 @@ from minilearn import (
     JSONLLoggerCB,
     Learner,
     LogCB,
-    MemoryCB,
     MetricsCB,
     Order,
     ProfilerCB,
     TimerCB,
     TrainCB,
 )
+from tests.examples.test_memory import example
 
 pytestmark = pytest.mark.gpu
 
@@ -47,10 +47,10 @@ def learner(*cbs):
 
 
 def test_rows_are_the_only_waits(tmp_path):
-    sink = JSONLLoggerCB(tmp_path / "rows.jsonl", every=4)
-    learn = learner(sink, LogCB(every=4), NoWait())
+    logger = JSONLLoggerCB(tmp_path / "rows.jsonl", every=4)
+    learn = learner(logger, LogCB(every=4), NoWait())
     learn.fit(2)
-    rows = [json.loads(line) for line in sink.path.read_text().splitlines()]
+    rows = [json.loads(line) for line in logger.path.read_text().splitlines()]
     assert [row["steps"] for row in rows if "loss" in row] == [4, 8, 12, 16]
 
 
@@ -63,7 +63,7 @@ def test_a_timer_has_the_seconds_of_the_device():
 
 
 def test_memory_is_that_of_the_round():
-    learn = learner(MemoryCB())
+    learn = learner(example().MemoryCB())
     learn.fit(2)
     assert learn.history["memory_mb"][-1] >= 2**-20 * 256 * 2048 * 4  # the hidden layer, at least
 

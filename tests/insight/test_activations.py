@@ -85,7 +85,7 @@ def test_half_precision_does_not_overflow():
     assert hook.stats[0][0] == 300 and hook.stats[1][0] == 0
 
 
-def test_pictures_of_the_statistics():
+def test_images_of_the_statistics():
     hook = Hook(nn.Identity(), append_stats)
     for share in (0.0, 0.5, 1.0):
         append_stats(hook, None, None, torch.where(torch.arange(100) < 100 * share, 0.1, 5.0))
@@ -320,7 +320,7 @@ def test_charts_have_axes_for_each_layer_with_its_name(n_layers):
         assert [ax.get_title() for ax in axes.flat if ax.axison] == names
     means, stds = astats.plot_stats()
     assert [line.get_label() for line in means.lines] == names
-    assert (means.get_title(), stds.get_title()) == ("Means", "Deviations")
+    assert (means.get_title(), stds.get_title()) == ("Means", "Stds")
     assert all(line.get_marker() == "o" for line in means.lines)
     plt.close("all")
 

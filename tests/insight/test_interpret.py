@@ -124,7 +124,7 @@ def test_pixels_are_counted_and_negative_targets_are_left_out():
 
 def test_what_is_no_classifier_is_an_error_that_says_so():
     learn = Learner(linear(), (None, [(torch.zeros(2, 3), torch.zeros(2, 1))]), cbs=[TrainCB()])
-    with pytest.raises(TypeError, match=r"scores \(B, K.*Tensor\[2, 1\]"):
+    with pytest.raises(TypeError, match=r"logits \(B, K.*Tensor\[2, 1\]"):
         Interpretation.from_learner(learn)
 
 

@@ -42,7 +42,7 @@ def test_shapes_parameters_and_operations_equal_those_on_paper(capsys):
     assert total.flops == conv.flops + linear.flops
     assert learn.summary() is None
     assert capsys.readouterr().out == f"{found}\n"
-    assert "<td>0.0 Conv2d</td>" in found._repr_html_()
+    assert ">0.0 Conv2d</td>" in found._repr_html_()
 
 
 class Tied(nn.Module):

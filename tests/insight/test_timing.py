@@ -10,7 +10,6 @@ import minilearn.insight.timing as timing
 from minilearn import (
     Callback,
     CancelBatchException,
-    MemoryCB,
     MetricsCB,
     ProfilerCB,
     TimerCB,
@@ -81,7 +80,7 @@ def test_the_table_says_who_took_how_long(monkeypatch):
         (("loop", "all"), 1, 0),
     ):
         assert (rows[key]["calls"], rows[key]["seconds"]) == (calls, seconds), key
-        assert rows[key]["share"] == pytest.approx(seconds / 88)
+        assert rows[key]["fraction"] == pytest.approx(seconds / 88)
     assert rows["callbacks", "all"]["seconds"] == 48
 
 
@@ -170,9 +169,3 @@ def test_a_trace_shows_the_steps_that_were_asked_for(tmp_path, steps, seen):
 def test_profiled_steps_must_rise():
     with pytest.raises(ValueError, match=r"two rising numbers, got \(3, 3\)"):
         ProfilerCB((3, 3))
-
-
-def test_memory_is_a_column_of_the_history():
-    learn = toy_learner([MetricsCB(), MemoryCB()])
-    learn.fit(2)
-    assert all(1 < mb < 1e6 for mb in learn.history["memory_mb"])

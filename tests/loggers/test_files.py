@@ -1,4 +1,4 @@
-"""What the sinks write, read back by other tools, equals the history and a loop by hand."""
+"""What the loggers write, read back by other tools, equals the history and a loop by hand."""
 
 import io
 import json
@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import minilearn.loggers.text as textlog
+import minilearn.loggers.text_log as textlog
 from minilearn import (
     BatchSchedCB,
     Callback,
@@ -76,11 +76,12 @@ def read_csv(path):
 
 
 def read_tensorboard(folder):
-    """Rows of each step of the events, by TensorBoard's own reader."""
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    """Rows of each step of the events, by the reader of TensorBoard's server."""
+    module = "tensorboard.backend.event_processing.plugin_event_accumulator"
+    accumulator = pytest.importorskip(module)
     from tensorboard.util.tensor_util import make_ndarray
 
-    events = accumulator.EventAccumulator(str(folder), size_guidance={"tensors": 0})
+    events = accumulator.EventAccumulator(str(folder), tensor_size_guidance={"scalars": 0})
     events.Reload()
     return {  # sorted: files of one second are read in the order of their processes' numbers
         tag: sorted((e.step, float(make_ndarray(e.tensor_proto))) for e in events.Tensors(tag))
@@ -118,11 +119,11 @@ def test_json_lines_equal_the_history_and_a_loop_by_hand(tmp_path):
     assert [row["steps"] for row in updates] == list(range(1, EPOCHS * N + 1))
 
 
-def test_an_update_row_has_the_mean_since_the_row_before():
-    sink = LoggerCB(every=4)
-    learner(sink).fit(EPOCHS)
+def test_an_update_record_has_the_mean_since_the_record_before():
+    logger = LoggerCB(every=4)
+    learner(logger).fit(EPOCHS)
     by_hand = torch.tensor(losses_by_hand(), dtype=torch.float64)[:12].view(3, 4).mean(1)
-    rows = [row for row in sink.rows if "loss" in row]
+    rows = [row for row in logger.records if "loss" in row]
     assert [row["steps"] for row in rows] == [4, 8, 12]
     torch.testing.assert_close(torch.tensor([r["loss"] for r in rows]).double(), by_hand)
 
@@ -131,13 +132,13 @@ def test_lr_is_what_the_update_used_and_groups_have_their_own():
     def halving(opt):
         return torch.optim.lr_scheduler.ExponentialLR(opt, 0.5)
 
-    model, sink = linear(), LoggerCB(every=1)
+    model, logger = linear(), LoggerCB(every=1)
     groups = [{"params": [model.weight]}, {"params": [model.bias], "lr": 0.01}]
     learn = toy_learner(
-        [BatchSchedCB(halving), sink], dls=dls(), model=model, opt=torch.optim.SGD(groups, 0.1)
+        [BatchSchedCB(halving), logger], dls=dls(), model=model, opt=torch.optim.SGD(groups, 0.1)
     )
     learn.fit(1, valid=False)
-    updates = [row for row in sink.rows if "loss" in row]
+    updates = [row for row in logger.records if "loss" in row]
     assert [row["lr_0"] for row in updates] == [0.1 * 0.5**k for k in range(N)]
     assert [row["lr_1"] for row in updates] == [0.01 * 0.5**k for k in range(N)]
 
@@ -146,10 +147,10 @@ def test_parts_of_a_loss_are_columns():
     def parts(preds, y):
         return {"mse": F.mse_loss(preds, y), "size": 0.1 * preds.abs().mean()}
 
-    sink = LoggerCB(every=1)
-    learn = Learner(linear(), (dls()[0],), parts, cbs=[TrainCB(), sink])
+    logger = LoggerCB(every=1)
+    learn = Learner(linear(), (dls()[0],), parts, cbs=[TrainCB(), logger])
     learn.fit(1)
-    for row in sink.rows[:-1]:
+    for row in logger.records[:-1]:
         assert row["loss"] == pytest.approx(row["mse"] + row["size"])
 
 
@@ -237,8 +238,8 @@ def wandb_rows(folder):
 
 def test_wandb_offline_holds_the_history(tmp_path):
     pytest.importorskip("wandb")
-    sink = WandbCB(every=2, mode="offline", dir=str(tmp_path), settings={"silent": True})
-    learn = learner(sink)
+    logger = WandbCB(every=2, mode="offline", dir=str(tmp_path), settings={"silent": True})
+    learn = learner(logger)
     learn.fit(2)
     deadline = time.monotonic() + 60
     rows = wandb_rows(tmp_path)
@@ -284,16 +285,16 @@ def test_mlflow_holds_the_history_after_a_resume_too(tmp_path):
         learner(*broken, stop).fit(EPOCHS)
     client = MlflowClient(uri)
     assert client.get_run(broken[0].run_id).info.status == "FAILED"
-    sink = MLflowCB(uri, every=1)
-    learn = learner(sink, CheckpointCB(tmp_path / "c"))
+    logger = MLflowCB(uri, every=1)
+    learn = learner(logger, CheckpointCB(tmp_path / "c"))
     learn.fit(EPOCHS, resume=True)
-    assert sink.run_id == broken[0].run_id
-    assert client.get_run(sink.run_id).info.status == "FINISHED"
+    assert logger.run_id == broken[0].run_id
+    assert client.get_run(logger.run_id).info.status == "FINISHED"
     for name, values in columns_of(learn.history).items():
         if name != "epoch":
-            history = client.get_metric_history(sink.run_id, name)
+            history = client.get_metric_history(logger.run_id, name)
             assert [(m.step, m.value) for m in history] == values or name == "time"
-    losses = client.get_metric_history(sink.run_id, "loss")
+    losses = client.get_metric_history(logger.run_id, "loss")
     assert [m.value for m in losses] == losses_by_hand()
 
 
@@ -306,7 +307,7 @@ def test_a_missing_library_is_an_error_at_once(cls, monkeypatch):
 
 # ---- kill and resume ----
 
-SINKS = {
+LOGGERS = {
     "csv": lambda folder: CSVLoggerCB(folder / "rows.csv", every=2),
     "jsonl": lambda folder: JSONLLoggerCB(folder / "rows.jsonl", every=2),
     "tensorboard": lambda folder: TensorBoardCB(folder / "tb", every=2),
@@ -326,9 +327,9 @@ def untimed(rows):
 
 def run(kind, folder, *cbs, **kwargs):
     noted = At("after_loss", lambda learn: learn.log(twice=2 * learn.loss), times=math.inf)
-    sink = SINKS[kind](folder)
+    logger = LOGGERS[kind](folder)
     saver = CheckpointCB(folder / "c", (3, "step"), background=False, on_exception=False)
-    learn = learner(noted, sink, saver, *cbs)
+    learn = learner(noted, logger, saver, *cbs)
     learn.fit(EPOCHS, **kwargs)
     return learn
 
@@ -351,7 +352,7 @@ def in_child(f):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("kind", SINKS)
+@pytest.mark.parametrize("kind", LOGGERS)
 @pytest.mark.parametrize(
     ("event", "step"), [("before_step", 4), ("cleanup_batch", 8), ("after_epoch", 10)]
 )
@@ -365,11 +366,13 @@ def test_a_killed_and_resumed_run_has_the_rows_of_an_unbroken_one(tmp_path, kind
 
 
 def check_resumed(kind, broken, whole):
+    if kind == "tensorboard":  # it reads files in the order of the seconds in their names
+        time.sleep(1.01)
     run(kind, broken, resume=True)
     assert untimed(READ[kind](broken)) == untimed(READ[kind](whole))
 
 
-def test_a_sink_that_forgets_its_place_is_seen(tmp_path, monkeypatch):
+def test_a_logger_that_forgets_its_place_is_seen(tmp_path, monkeypatch):
     run("csv", tmp_path / "whole")
     dies = At("cleanup_batch", ValueError("gone"), lambda learn: learn.steps_done == 8)
     with pytest.raises(ValueError, match="gone"):
@@ -399,7 +402,7 @@ class Full(CSVLoggerCB):
     refused = 0
 
 
-def test_a_sink_that_fails_warns_once_and_catches_up(tmp_path):
+def test_a_logger_that_fails_warns_once_and_catches_up(tmp_path):
     learn, plain = learner(Full(tmp_path / "rows.csv")), learner()
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
@@ -417,17 +420,17 @@ def test_half_a_line_is_taken_back(tmp_path, monkeypatch):
         def write(self, data):
             return super().write(data[: len(data) // 2])
 
-    sink = JSONLLoggerCB(tmp_path / "rows.jsonl")
-    sink.file = sink.path
-    sink._append("whole\n")
+    logger = JSONLLoggerCB(tmp_path / "rows.jsonl")
+    logger.file = logger.path
+    logger._append("whole\n")
     with monkeypatch.context() as patch:
-        patch.setattr(type(sink.path), "open", lambda self, mode, buffering: Short(self, mode))
-        with pytest.raises(OSError, match="no room"):
-            sink._append("half a line\n")
-    assert sink.path.read_text() == "whole\n"
+        patch.setattr(type(logger.path), "open", lambda self, mode, buffering: Short(self, mode))
+        with pytest.raises(OSError, match="no space"):
+            logger._append("half a line\n")
+    assert logger.path.read_text() == "whole\n"
 
 
-def test_a_picture_that_cannot_be_drawn_holds_nothing_up(tmp_path):
+def test_an_image_that_cannot_be_drawn_holds_nothing_up(tmp_path):
     pytest.importorskip("tensorboard")
     learn = learner(TensorBoardCB(tmp_path), At("after_batch", lambda learn: learn.log(x="text")))
     with pytest.warns(UserWarning, match="TensorBoardCB cannot write"):
@@ -435,7 +438,7 @@ def test_a_picture_that_cannot_be_drawn_holds_nothing_up(tmp_path):
     assert read_tensorboard(tmp_path)["valid_loss"] == columns_of(learn.history)["valid_loss"]
 
 
-def test_a_sink_that_cannot_even_open_ends_nothing(tmp_path):
+def test_a_logger_that_cannot_even_open_ends_nothing(tmp_path):
     (tmp_path / "file").touch()
     learn = learner(CSVLoggerCB(tmp_path / "file" / "rows.csv"))
     with pytest.warns(UserWarning, match="CSVLoggerCB cannot write"):
@@ -445,7 +448,7 @@ def test_a_sink_that_cannot_even_open_ends_nothing(tmp_path):
 
 def test_a_dry_run_writes_nothing(tmp_path):
     pytest.importorskip("tensorboard")
-    cbs = [kind(tmp_path) for kind in SINKS.values()]
+    cbs = [kind(tmp_path) for kind in LOGGERS.values()]
     learner(*cbs, LogCB(1, tmp_path), RunCB(tmp_path)).dry_run()
     assert list(tmp_path.iterdir()) == []
 
@@ -467,11 +470,11 @@ def test_only_the_first_process_writes(tmp_path, monkeypatch, capsys):
     assert "lr 0.1" not in capsys.readouterr().out
 
 
-def test_passes_inside_a_fit_add_no_rows():
+def test_validations_inside_a_fit_add_no_records():
     plain, busy, text = LoggerCB(1), LoggerCB(1), LogCB(N)
     learner(plain).fit(2)
     learner(At("after_batch", lambda learn: learn.validate(), times=3), busy, text).fit(2)
-    assert untimed(busy.rows) == untimed(plain.rows)
+    assert untimed(busy.records) == untimed(plain.records)
     assert text._validations == 2
 
 
@@ -490,8 +493,8 @@ class Talkative(nn.Module):
 
 
 def test_a_model_may_log_from_inside():
-    sink = LoggerCB(1)
-    learner(sink, model=Talkative()).fit(1)
+    logger = LoggerCB(1)
+    learner(logger, model=Talkative()).fit(1)
     sizes = []
 
     def note(module, args, out):
@@ -500,9 +503,9 @@ def test_a_model_may_log_from_inside():
     again = linear()
     again.register_forward_hook(note)
     learner(model=again).fit(1)
-    assert [row["size"] for row in sink.rows[:-1]] == sizes[:N]
-    assert sink.rows[-1]["train_size"] == pytest.approx(sum(sizes[:N]) / N)
-    assert sink.rows[-1]["valid_size"] == pytest.approx(sum(sizes[N:]) / 2)
+    assert [row["size"] for row in logger.records[:-1]] == sizes[:N]
+    assert logger.records[-1]["train_size"] == pytest.approx(sum(sizes[:N]) / N)
+    assert logger.records[-1]["valid_size"] == pytest.approx(sum(sizes[N:]) / 2)
     Talkative()(torch.randn(2, 3))  # outside of a fit nobody listens
 
 
@@ -512,18 +515,18 @@ def test_values_are_smoothed_unless_told_otherwise():
             learn.log(mean=learn.iter)
             learn.log(smooth=False, last=numpy.float32(learn.iter))
 
-    sink = LoggerCB(N)
-    learner(Counts(), sink).fit(1)
-    assert (sink.rows[0]["mean"], sink.rows[0]["last"]) == (2.0, 4)
+    logger = LoggerCB(N)
+    learner(Counts(), logger).fit(1)
+    assert (logger.records[0]["mean"], logger.records[0]["last"]) == (2.0, 4)
 
 
 def test_of_two_fits_inside_each_other_the_inner_hears_its_model():
-    inner_sink, outer_sink = LoggerCB(1), LoggerCB(1)
-    inner = learner(inner_sink, model=Talkative())
-    outer = learner(At("after_batch", lambda learn: inner.fit(1)), outer_sink)
+    inner_logger, outer_logger = LoggerCB(1), LoggerCB(1)
+    inner = learner(inner_logger, model=Talkative())
+    outer = learner(At("after_batch", lambda learn: inner.fit(1)), outer_logger)
     outer.fit(1)
-    assert all("size" in row for row in inner_sink.rows[:-1])
-    assert not any("size" in row for row in outer_sink.rows)
+    assert all("size" in row for row in inner_logger.records[:-1])
+    assert not any("size" in row for row in outer_logger.records)
 
 
 # ---- text ----
@@ -563,14 +566,14 @@ def test_a_resumed_log_goes_on_and_says_so(tmp_path):
     first = fit(1)
     lines = fit(2, resume=True)
     assert lines[: len(first)] == first
-    assert f"going on behind update {N}" in lines[len(first)]
+    assert f"going on after update {N}" in lines[len(first)]
     assert len(lines) == 2 * len(first) + 1
 
 
 def test_the_mean_of_a_line_is_that_of_the_window():
-    lines, sink = [], LogCB(every=10, window=3)
-    sink._write = lines.append
-    learner(sink).fit(2)
+    lines, logger = [], LogCB(every=10, window=3)
+    logger._write = lines.append
+    learner(logger).fit(2)
     assert lines[1]["loss"] == pytest.approx(sum(losses_by_hand()[7:10]) / 3)
 
 
@@ -583,9 +586,9 @@ def test_time_left_counts_validations(monkeypatch):
         def after_loss(self, learn):
             clock[0] += 1.0 if learn.training else 5.0
 
-    rows, sink = [], LogCB(every=N)
-    sink._write = rows.append
-    learner(Slow(), sink).fit(4)
+    rows, logger = [], LogCB(every=N)
+    logger._write = rows.append
+    learner(Slow(), logger).fit(4)
     left = [row["left"] for row in rows if "left" in row]
     guess = 3 * N + 4 * 2 / 3  # a forward pass is about a third of a step
     assert left == [f"0:00:{round(guess)}", "0:00:40", "0:00:25", "0:00:10"]
@@ -594,27 +597,6 @@ def test_time_left_counts_validations(monkeypatch):
 def test_a_line_comes_with_a_read_and_nothing_else_does(monkeypatch):
     assert reads_in_batches(monkeypatch, LogCB(every=50), LoggerCB(every=50)) == []
     assert reads_in_batches(monkeypatch, LogCB(every=3))
-
-
-class Poison(Callback):
-    def after_loss(self, learn):
-        if learn.training and learn.steps_done == 6:
-            learn.loss = learn.loss * math.nan
-
-
-def test_a_loss_that_is_not_finite_is_reported_at_the_next_line():
-    learn = learner(Poison(), LogCB(every=4))
-    with pytest.raises(FloatingPointError, match="epoch 1, update 8: loss nan") as error:
-        learn.fit(2)
-    assert "lower the learning rate" in str(error.value).lower()
-
-
-def test_a_warning_about_it_comes_once():
-    learn = toy_learner([MetricsCB(on_nan="warn"), Poison(), LogCB(4, on_nan="warn")], dls=dls())
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        learn.fit(2)
-    assert len([w for w in seen if "of the training became" in str(w.message)]) == 1
 
 
 def test_loggers_are_set_up_once(tmp_path, capsys):

@@ -30,12 +30,12 @@ from minilearn.core.events import (
 )
 from minilearn.learner import Learner, TrainLearner
 from minilearn.metrics import callback as metrics_module
-from minilearn.metrics import mean as sums
-from minilearn.metrics import update as feed_module
+from minilearn.metrics import mean as mean_module
+from minilearn.metrics import update as update_module
 from minilearn.metrics.callback import MetricsCB
 from minilearn.metrics.functions import accuracy, mse, rmse, skm
 from minilearn.metrics.mean import Mean
-from minilearn.metrics.update import Feed
+from minilearn.metrics.update import Updater
 
 SIZES = (1, 3, 4, 10, 64)
 
@@ -134,7 +134,7 @@ def test_training_results_do_not_leak_into_validation():
 def test_a_metric_that_is_not_reset_would_be_noticed():
     class Leaky(Quiet):
         def before_epoch(self, learn):
-            self._measuring, self._split, self._counts = True, None, True
+            self._measuring, self._split = True, None
 
     with pytest.raises(AssertionError):
         check_c035(Leaky)
@@ -217,7 +217,7 @@ def test_averages_over_batches_would_be_noticed():
 def check_c037(hand=None):
     x, y = torch.randn(6, 3, device="meta"), torch.zeros(6, dtype=torch.long, device="meta")
     for metric in (te.MulticlassAccuracy(), tm.MeanSquaredError()):
-        update = Feed([metric]).update if hand is None else partial(hand, metric)
+        update = Updater([metric]).update if hand is None else partial(hand, metric)
         update(x, y if isinstance(metric, te.MulticlassAccuracy) else x)
         assert metric.device.type == "meta"
 
@@ -248,9 +248,9 @@ def test_a_metric_whose_state_the_device_cannot_hold_stays_on_the_cpu():
         device = torch.device("mps")
 
     metric, x = Float64(), torch.ones(2).as_subclass(Preds)
-    feed = Feed([metric])
-    feed.update(x, x)
-    feed.update(x, x)
+    updater = Updater([metric])
+    updater.update(x, x)
+    updater.update(x, x)
     assert metric.compute() == 1 and metric.device.type == "cpu"
 
 
@@ -456,24 +456,24 @@ def test_a_metric_of_your_own_gets_each_batch_and_a_joining_one_gets_few():
 
 
 def test_clones_are_bounded(monkeypatch):
-    monkeypatch.setattr(feed_module, "KEEP_BYTES", 500)
+    monkeypatch.setattr(update_module, "KEEP_BYTES", 500)
     x, y = labels(64)
     joining, seen = Recorded(joins=True), []
-    feed = Feed([joining])
+    updater = Updater([joining])
     for batch in [*cut(4, x, y), (x, y)]:  # 96 bytes each, then one that is too large
-        feed.update(*batch)
-        seen.append(sum(p.nbytes + t.nbytes for p, t in feed.kept))
-    feed.flush()
+        updater.update(*batch)
+        seen.append(sum(p.nbytes + t.nbytes for p, t in updater.kept))
+    updater.flush()
     assert max(seen) == 480
     assert torch.equal(torch.cat([preds for preds, _ in joining.calls]), torch.cat([x, x]))
 
 
 def test_batches_of_other_shapes_are_not_joined():
     joining = Recorded(joins=True)
-    feed = Feed([joining])
+    updater = Updater([joining])
     for width in (3, 3, 5, 5, 3):
-        feed.update(torch.ones(2, width), torch.ones(2))
-    feed.flush()
+        updater.update(torch.ones(2, width), torch.ones(2))
+    updater.flush()
     assert [tuple(p.shape) for p, _ in joining.calls] == [(2, 3), (2, 3), (4, 5), (2, 3)]
 
 
@@ -507,12 +507,12 @@ def test_a_loader_may_refill_its_buffers():
     assert row["train_first"] == y[::4].double().mean()
 
 
-# ---- sums ----
+# ---- running means ----
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_sums_are_exact_to_a_millionth_over_many_updates(monkeypatch, dtype):
-    monkeypatch.setattr(sums, "wide", lambda device: dtype)
+    monkeypatch.setattr(mean_module, "wide", lambda device: dtype)
     mean, values, counts = Mean(), torch.rand(30_000) + 100, torch.randint(1, 9, (30_000,))
     for value, count in zip(values, counts.tolist(), strict=True):
         mean.update(value, count)

@@ -30,10 +30,10 @@ from minilearn.core.events import (
 from minilearn.core.state import Nesting
 from minilearn.metrics.callback import MetricsCB
 from minilearn.progress import callback as progress
-from minilearn.progress import notebook
+from minilearn.progress import notebook_display as notebook
 from minilearn.progress import terminal as display
 from minilearn.progress.callback import ProgressCB
-from minilearn.progress.notebook import LossCurve, Notebook, thinned
+from minilearn.progress.notebook_display import LossCurve, Notebook, thinned
 from minilearn.progress.terminal import Bar, Lines, Terminal
 
 
@@ -291,9 +291,9 @@ def test_the_total_of_a_bar_follows_the_plan_of_the_fit():
     seen = []
 
     class See(ProgressCB):
-        def _look(self, learn, done):
+        def _draw_bar(self, learn, done):
             seen.append((progress.fit_progress(learn), done, self._total))
-            super()._look(learn, done)
+            super()._draw_bar(learn, done)
             self._due = -1
 
     learn = toy_learner([See()], dls=(batches(3), None))
@@ -332,10 +332,10 @@ def test_a_stream_without_a_length_shows_a_count_and_no_percentage(screen, alway
 
 @pytest.mark.case("C079")
 def test_the_check_of_streams_fails_where_a_bar_needs_a_length(screen, always_due, monkeypatch):
-    monkeypatch.setattr(progress, "pass_total", lambda learn: len(learn.dl))
+    monkeypatch.setattr(progress, "n_batches_of_epoch", lambda learn: len(learn.dl))
     with pytest.raises(TypeError):
         check_stream_without_length(screen, True)
-    monkeypatch.setattr(progress, "pass_total", lambda learn: 4)  # a guess
+    monkeypatch.setattr(progress, "n_batches_of_epoch", lambda learn: 4)  # a guess
     with pytest.raises(AssertionError):
         check_stream_without_length(screen, True)
 

@@ -17,7 +17,7 @@ sys.path[:0] = FOLDERS
 import torch
 from toys import At, batches, linear, toy_dls, toy_learner
 from minilearn.metrics.callback import MetricsCB
-from minilearn.progress.notebook import LossCurve, Notebook
+from minilearn.progress.notebook_display import LossCurve, Notebook
 from minilearn.progress.callback import ProgressCB
 from minilearn.callbacks.training import SingleBatchCB
 

@@ -216,7 +216,7 @@ FOUND["noise"], FOUND["odd"] = noises, weights(learn)
 # a search in all processes is one search, in mid-fit too
 learn, _ = learner(arrays(40))
 before = weights(learn)
-found = learn.lr_find(plot=False, num_it=12, suggest="minimum")
+found = learn.lr_find(plot=False, num_it=12, suggest="valley")
 FOUND["search"] = (
     found.lrs,
     found.losses,

@@ -1,33 +1,31 @@
-"""See what the model sees, and what it says: `show_image_batch`, `show_batch`, `show_results`."""
+"""Show images as the model gets them: `show_image_batch`, `show_batch`, `show_results`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from minilearn.base.batch import to_cpu
-from minilearn.core.callback import Callback, as_callbacks
-from minilearn.core.events import Order
-from minilearn.core.learner import Loop
-from minilearn.core.nested import inner, participants
-from minilearn.data.pipeline import class_names
-from minilearn.data.show_batch import images_of, own_colours, show_titled
+import numpy as np
 
+from ..base.batch import to_cpu
 from ..base.plotting import show_images
-from ..core.events import CancelFitException
-
-if TYPE_CHECKING:
-    import numpy as np
+from ..callbacks.handlers import LambdaCB
+from ..core.callback import as_callbacks
+from ..core.events import CancelFitException, Order
+from ..core.learner import Loop
+from ..core.nested import inner, participants
+from ..data.pipeline import class_names
+from ..data.show_batch import images_of, own_colours, show_titled
 
 
 def show_image_batch(self: Loop, max_n: int = 9, cbs: Any = None, **kwargs: Any) -> np.ndarray:
-    """Show the pictures of a training batch as the model would be given them.
+    """Show the images of a training batch as the model would get them.
 
-    Transforms have been at work, no training step is made, and nothing changes. Where `dls` knows
-    the mean and deviation that normalised the pictures, they are shown in their own colours.
+    They are transformed; no training step is made, and nothing changes. If `dls` knows the mean and
+    std that normalised the images, they are shown in their own colours.
 
     Args:
         self: the Learner.
-        max_n: how many pictures, at most.
+        max_n: how many images, at most.
         cbs: further callbacks.
         kwargs: go to `show_images`, such as `imsize`, `titles` or `cmap`.
 
@@ -35,18 +33,18 @@ def show_image_batch(self: Loop, max_n: int = 9, cbs: Any = None, **kwargs: Any)
         The array of axes.
 
     Raises:
-        ValueError: the batch has no pictures.
+        ValueError: the batch has no images.
     """
     images = images_of(_training_batch(self, cbs))[:max_n]
     return show_images(own_colours(images, self.dls), **kwargs)
 
 
 def show_batch(self: Loop, max_n: int = 9, cbs: Any = None, **kwargs: Any) -> np.ndarray:
-    """Show the pictures of a training batch with their classes, as the model would be given them.
+    """Show the images of a training batch with their classes, as the model would get them.
 
     Args:
         self: the Learner.
-        max_n: how many pictures, at most.
+        max_n: how many images, at most.
         cbs: further callbacks.
         kwargs: go to `show_images`.
     """
@@ -56,12 +54,12 @@ def show_batch(self: Loop, max_n: int = 9, cbs: Any = None, **kwargs: Any) -> np
 def show_results(
     self: Loop, dl: Any = None, max_n: int = 9, cbs: Any = None, **kwargs: Any
 ) -> np.ndarray:
-    """Show the first pictures of a data set as predicted / actual, wrong ones in red.
+    """Show the first images of a data set as predicted / actual, wrong ones in red.
 
     Args:
         self: the Learner, of a classifier.
         dl: a loader or the name of one, as in `get_preds`.
-        max_n: how many pictures, at most.
+        max_n: how many images, at most.
         cbs: further callbacks.
         kwargs: go to `show_images`.
     """
@@ -79,18 +77,15 @@ def show_results(
     return axs
 
 
-class _TakeBatch(Callback):
-    """Takes the first batch, when it is ready for the model, and ends the fit."""
+def _training_batch(learn: Loop, cbs: Any) -> Any:
+    """Return a batch as `predict` would get it, on the CPU."""
+    batches = []
 
-    order = Order.STOP
-
-    def before_batch(self, learn: Loop) -> None:
-        self.taken = to_cpu(learn.batch)
+    def keep(learn: Loop) -> None:
+        batches.append(to_cpu(learn.batch))
         raise CancelFitException
 
-
-def _training_batch(learn: Loop, cbs: Any) -> Any:
-    take = _TakeBatch()
-    with inner(learn, [*participants(learn), *as_callbacks(cbs), take]):
+    keeper = LambdaCB(before_batch=keep, order=Order.STOP)
+    with inner(learn, [*participants(learn), *as_callbacks(cbs), keeper]):
         learn.fit(1, valid=False, lr=1.0 if learn.lr is None else learn.lr)
-        return take.taken
+    return batches[0]

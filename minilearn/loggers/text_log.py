@@ -1,4 +1,4 @@
-"""The rows of a run as lines of text: LogCB and setup_logger, on Python's own logging."""
+"""Records of a run as lines of text: LogCB and setup_logger, on Python's own logging."""
 
 from __future__ import annotations
 
@@ -9,43 +9,35 @@ from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from minilearn.base.batch import n_batches
-from minilearn.core.history import format_value
-from minilearn.core.stream import pick_loader
+import torch
 
+from ..base.batch import n_batches
 from ..base.rank import rank as this_rank
-from ..insight.timing import memory_mb
+from ..core.history import format_value
+from ..core.learner import Loop
+from ..core.stream import pick_loader
 from ..metrics.callback import MetricsCB
-from ..metrics.mean import check_on_nan, tell_not_finite, where_skipped
-from ..progress.terminal import take_log
+from ..progress.terminal import redirected_log
 from .base import LoggerCB
-
-if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
 
 COLOURS = {logging.WARNING: "\033[33m", logging.ERROR: "\033[31m", logging.CRITICAL: "\033[31m"}
 
 
 class LogCB(LoggerCB):
-    """Write a line every so many updates, and one a round, to the console and to a file.
+    """Write a line every `every` updates, and one a round, to the console and to a file.
 
     A line has the means over the last `window` batches of the losses and of what `learn.log` was
-    given, learning rates, seconds a batch (`batch_s`) and those of them that waited for data
-    (`data_s`), items a second, the most memory so far (MiB) and the time left, validations
-    included. The file goes on where it ends; a resumed fit says so. The first of several processes
-    prints, and each has a file of its own (`log_rank1.txt`). While a fit runs, a MetricsCB does not
-    print its rows.
+    given, learning rates, seconds a batch (`batch_s`) and how many of them it waited for data
+    (`data_s`), items a second, the peak of memory so far (MiB) and the time left, validations
+    included. The file is appended to; a resumed fit says so. Rank 0 prints, and each process has a
+    file of its own (`log_rank1.txt`). While a fit runs, a MetricsCB does not print its rows.
 
     Args:
-        every: so many updates.
+        every: updates between two lines.
         path: a file `*.txt` or `*.log`, or a folder for `log.txt`; None for the console alone.
-        window: so many batches.
-        on_nan: "raise" where a loss since the line before was not finite, or "warn" and go on.
-
-    Raises:
-        FloatingPointError: a loss was not finite; says epoch, update and losses by name.
+        window: batches in a mean.
 
     Events: before_fit, before_epoch, before_batch, before_step, after_batch, after_epoch,
             after_round, cleanup_fit
@@ -59,14 +51,8 @@ class LogCB(LoggerCB):
 
     writes_everywhere = True
 
-    def __init__(
-        self,
-        every: int = 50,
-        path: str | Path | None = None,
-        window: int = 20,
-        on_nan: str = "raise",
-    ) -> None:
-        self.window, self.path, self.on_nan = window, path, check_on_nan(on_nan)
+    def __init__(self, every: int = 50, path: str | Path | None = None, window: int = 20) -> None:
+        self.window, self.path = window, path
         super().__init__(every)
 
     def before_fit(self, learn: Loop) -> None:
@@ -75,18 +61,21 @@ class LogCB(LoggerCB):
         path = self.scratch if self.scratch and self.path else self.path
         before = list(logging.getLogger("minilearn").handlers)
         self.logger = setup_logger("minilearn", path)
-        self._mine = [h for h in self.logger.handlers if path and h not in before]
-        printing = [cb for cb in learn.cbs if isinstance(cb, MetricsCB) and "_log" not in vars(cb)]
-        self._taken_logs = ExitStack()
-        for cb in printing:
-            self._taken_logs.enter_context(take_log(cb))
-        self._data = self._spent = self._items = self._batches = 0  # since the line before
+        self._own_handlers = [h for h in self.logger.handlers if path and h not in before]
+        self._redirected = ExitStack()
+        for cb in learn.cbs:
+            if isinstance(cb, MetricsCB) and "_log" not in vars(cb):
+                self._redirected.enter_context(redirected_log(cb))
+        self._clear()
         self._train = self._valid = 0.0  # seconds in this fit, and of what:
         self._updates = self._validations = 0
-        self._met_nan = False
+
+    def _clear(self) -> None:
+        """Begin the sums of the next line."""
+        self._data = self._spent = self._items = self._batches = 0
 
     def before_epoch(self, learn: Loop) -> None:
-        """Start the clock of the pass."""
+        """Start the clock of a training epoch or validation."""
         self._start = self._mark = perf_counter()
         self._first = learn.steps_done
 
@@ -102,11 +91,9 @@ class LogCB(LoggerCB):
             self._spent, self._mark = self._spent + now - self._mark, now
             self._items, self._batches = self._items + learn.n_items, self._batches + 1
             super().after_batch(learn)
-            if not self._batches:  # a line was written
-                self._check_finite(learn)
 
     def after_epoch(self, learn: Loop) -> None:
-        """Note how long the pass took."""
+        """Note how long the training epoch or validation took."""
         seconds = perf_counter() - self._start
         if learn.training:
             self._train += seconds
@@ -118,30 +105,29 @@ class LogCB(LoggerCB):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on, and say so: the run that was killed may have written more."""
         super().load_state_dict(state)
-        self.logger.info("going on behind update %d; lines above may tell of more", self._step)
+        self.logger.info("going on after update %d; lines above may be of later ones", self._step)
 
     def cleanup_fit(self, learn: Loop) -> None:
-        """Write the last row, and close the file."""
+        """Write the last line, and close the file."""
         super().cleanup_fit(learn)
-        self._taken_logs.close()
-        for handler in self._mine:
+        self._redirected.close()
+        for handler in self._own_handlers:
             self.logger.removeHandler(handler)
             handler.close()
 
-    def update_row(self, learn: Loop) -> dict[str, Any]:
-        """Return the row with times and memory, and look at the losses."""
-        row, n = super().update_row(learn), self._batches
-        speed = float(self._items) / max(self._spent, 1e-9)
+    def update_record(self, learn: Loop) -> dict[str, Any]:
+        """Return the record with times and memory."""
+        record, n = super().update_record(learn), self._batches
         self._where = f"batch {learn.iter + 1}/{learn.plan.length or '?'}"
-        row |= {"data_s": self._data / n, "batch_s": self._spent / n, "items_per_s": speed}
-        row |= {"memory_mb": memory_mb(), "left": self._time_left(learn, self._spent / n)}
-        self._data = self._spent = self._items = self._batches = 0
-        return row
+        record |= {"data_s": self._data / n, "batch_s": self._spent / n}
+        record["items_per_s"] = float(self._items) / max(self._spent, 1e-9)
+        record |= {"memory_mb": peak_memory(), "left": self._time_left(learn, self._spent / n)}
+        self._clear()
+        return record
 
     def _time_left(self, learn: Loop, batch_s: float) -> str:
         if learn.n_steps is None:
             return "?"
-        updates = learn.n_steps - learn.steps_done
         done = self._updates + learn.steps_done - self._first
         step_s = (self._train + perf_counter() - self._start) / done
         a_round = learn.plan.every
@@ -151,26 +137,25 @@ class LogCB(LoggerCB):
         if self._validations:
             a_validation = self._valid / self._validations
         rounds = math.ceil(learn.n_steps / a_round) - math.ceil(learn.steps_done / a_round) + 1
-        seconds = updates * step_s + rounds * a_validation
+        seconds = (learn.n_steps - learn.steps_done) * step_s + rounds * a_validation
         return str(timedelta(seconds=round(seconds)))
 
-    def _write(self, row: dict[str, Any]) -> None:
-        place = "done" if "time" in row else self._where
-        values = (f"{k} {format_value(v)}" for k, v in row.items() if k != "epoch")
-        self.logger.info("  ".join([f"epoch {row['epoch']} {place}", *values]))
+    def _write(self, record: dict[str, Any]) -> None:
+        where = "done" if "time" in record else self._where
+        values = (f"{k} {format_value(v)}" for k, v in record.items() if k != "epoch")
+        self.logger.info("  ".join([f"epoch {record['epoch']} {where}", *values]))
 
-    def _check_finite(self, learn: Loop) -> None:
-        names = [n for n in {"loss": 0, **(learn.loss_parts or {})} if n in self.storage]
-        bad = [n for n in names if not math.isfinite(self.storage[n].global_sum)]
-        if self._met_nan or not bad:
-            return
-        self._met_nan = True
-        values = ", ".join(f"{name} {self.storage[name].latest}" for name in names)
-        message = (
-            f"{' and '.join(bad)} of the training became infinite or NaN by epoch {learn.epoch}, "
-            f"update {learn.steps_done}: {values} there"
-        )
-        tell_not_finite(message, where_skipped(learn, self.on_nan), "LogCB")
+
+def peak_memory() -> float | None:
+    """Return the most memory that was in use, in MiB; None where the system does not say."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**20
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
 
 
 def setup_logger(
@@ -182,14 +167,14 @@ def setup_logger(
 ) -> logging.Logger:
     """Set up a logger for the console and a file, and return it; a second call adds nothing twice.
 
-    Levels are shown but for INFO, in colour on a terminal. Only the first process prints.
+    Levels other than INFO are shown, in colour on a terminal. Only rank 0 prints.
 
     Args:
-        name: of the logger; None for the root of all.
-        output: a file `*.txt` or `*.log`, or a folder, in which it is `log.txt`; the other
-            processes write to `log_rank1.txt` and so on.
-        rank: the number of this process, by default the environment's `RANK`.
-        log_level: what is less is not shown.
+        name: of the logger; None for the root logger.
+        output: a file `*.txt` or `*.log`, or a folder for `log.txt`; other ranks write to
+            `log_rank1.txt` and so on.
+        rank: of this process, by default the environment's `RANK`.
+        log_level: lower levels are not shown.
         color: whether to use colours.
     """
     rank = this_rank() if rank is None else rank
@@ -211,7 +196,7 @@ def setup_logger(
 
 
 class _Console(logging.StreamHandler):
-    """Prints where `sys.stdout` points at the time, so that redirections are heeded."""
+    """Prints to what `sys.stdout` is at the time, so that redirections work."""
 
     def __init__(self, color: bool) -> None:
         logging.Handler.__init__(self)
@@ -228,9 +213,9 @@ class _Format(logging.Formatter):
         self.color = color
 
     def format(self, record: logging.LogRecord) -> str:
-        place = f"[{self.formatTime(record, self.datefmt)} {record.name}]: "
+        prefix = f"[{self.formatTime(record, self.datefmt)} {record.name}]: "
         level = "" if record.levelno == logging.INFO else f"{record.levelname}: "
         if self.color and sys.stdout.isatty():
-            place = f"\033[32m{place}\033[0m"
+            prefix = f"\033[32m{prefix}\033[0m"
             level = level and f"{COLOURS.get(record.levelno, '')}{level}\033[0m"
-        return place + level + super().format(record)
+        return prefix + level + super().format(record)

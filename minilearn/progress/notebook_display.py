@@ -1,4 +1,4 @@
-"""What shows the progress of a fit in a notebook: one output that is updated in place."""
+"""The display of a fit in a notebook: one output that is updated in place."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .terminal import Bar, Lines
 
 
 class Notebook(Lines):
-    """One output of a cell, updated in place: table, bars, and the losses as a picture."""
+    """One output of a cell, updated in place: table, bars, and a plot of the losses."""
 
     redraw_every = 0.25
 
@@ -28,7 +28,7 @@ class Notebook(Lines):
         self.handle: Any = None
 
     def show_bar(self, bar: Bar) -> None:
-        """Show the bar, and a fresh picture where one is due."""
+        """Show the bar, and draw the plot if it is time."""
         self.bar = bar
         if self.curve is not None:
             self.curve.draw_if_due()
@@ -50,15 +50,15 @@ class Notebook(Lines):
             self.curve.add_valid(loss)
 
     def close(self) -> None:
-        """Take the bars away; the table and the whole picture stay."""
+        """Remove the bars; the table and the whole plot stay."""
         self.bar = None
-        self.show()  # before the picture: a second Ctrl-C may end its drawing
+        self.show()  # before the plot: a second Ctrl-C may end its drawing
         if self.curve is not None:
             self.curve.draw()
             self.show()
 
     def show(self) -> None:
-        """Display what there is; from the second time on in the place of the first."""
+        """Display everything; from the second time on, update the first output."""
         from IPython.display import display
 
         self.header = self.columns
@@ -70,7 +70,7 @@ class Notebook(Lines):
             self.handle.update(bundle, raw=True)
 
     def html(self) -> str:
-        """Return the table, the bars and the picture as HTML."""
+        """Return the table, the bars and the plot as HTML."""
         from fastprogress.core import text2html_table
 
         parts = []
@@ -89,7 +89,7 @@ class Notebook(Lines):
 
 
 class LossCurve:
-    """Training loss by batch and validation loss by round, and a picture of both.
+    """The training loss of each batch and the validation loss of each round, and a plot of both.
 
     Losses wait on their device and are read together, at most once a second.
     """
@@ -106,16 +106,16 @@ class LossCurve:
         self.valid.append((len(self.train) + len(self.pending), loss))
 
     def draw_if_due(self) -> None:
-        """Draw at most once a second, in at most a tenth of the time where drawing is slow."""
+        """Draw at most once a second, and for at most a tenth of the time."""
         start, is_first = time.perf_counter(), not self.image
         if start >= self.due:
             self.draw()
             end = time.perf_counter()
-            # the first picture loads matplotlib, which tells nothing about the next
+            # the first one imports matplotlib and says nothing about the next
             self.due = end + (1 if is_first else max(1, 10 * (end - start)))
 
     def draw(self) -> None:
-        """Read what is pending, and draw the picture anew."""
+        """Read the pending losses, and draw the plot anew."""
         from matplotlib.figure import Figure  # not pyplot: no window, nothing left open
 
         if self.pending:
@@ -155,5 +155,6 @@ def _html_bars(bar: Bar) -> list[str]:
     del parts["fit"]
     label = html.escape(" · ".join([bar.phase, *map(str.strip, parts.values())]))
     label = f'<span style="white-space: nowrap">{label}</span>'
+    known_total = None if bar.fraction is None else bar.total
     bars = [html_progress_bar(done, total, f"{unit} {done}/{total}")] if total else []
-    return [*bars, html_progress_bar(bar.done, bar.total if bar.share is not None else None, label)]
+    return [*bars, html_progress_bar(bar.done, known_total, label)]

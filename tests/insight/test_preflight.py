@@ -10,7 +10,7 @@ from torch import nn, optim
 from toys import Before, batches
 
 from minilearn import EarlyStopCB, Learner, MetricsCB, MixUpCB, TrainCB
-from minilearn.insight import batch_size as room
+from minilearn.insight import preflight as checks
 
 
 class Small(nn.Module):
@@ -61,7 +61,7 @@ def test_nothing_is_left_of_it():
 
 def test_each_size_makes_two_steps_and_memory_is_released(monkeypatch):
     released = []
-    monkeypatch.setattr(room.gc, "collect", lambda: released.append(1))
+    monkeypatch.setattr(checks.gc, "collect", lambda: released.append(1))
     learn = learner(20)
     learn.find_batch_size(16)
     assert learn.model.sizes == [16, 16, 32]
@@ -73,8 +73,8 @@ def test_memory_is_released_after_the_error_is_gone(monkeypatch):
     import sys
 
     alive = []
-    monkeypatch.setattr(room.torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(room.torch.cuda, "empty_cache", lambda: alive.append(sys.exc_info()[1]))
+    monkeypatch.setattr(checks.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(checks.torch.cuda, "empty_cache", lambda: alive.append(sys.exc_info()[1]))
     learner(20).find_batch_size(16)
     assert alive == [None]
 
