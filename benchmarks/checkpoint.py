@@ -16,7 +16,7 @@ from torch import nn
 
 from minilearn import CheckpointCB, Learner, TrainCB
 from minilearn.checkpoint.files import serialisable, write
-from minilearn.checkpoint.state import capture
+from minilearn.checkpoint.fit_state import capture
 
 
 def timed(f, repeats=3):

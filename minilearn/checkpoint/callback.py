@@ -24,10 +24,10 @@ from ..core.events import CancelBatchException, CancelException, CancelFitExcept
 from ..distributed.barrier import Requests, processes_of
 from ..distributed.ddp import is_sharded
 from .files import SUFFIX, Background, newest_first, remove, write
+from .fit_state import Resume, capture
 from .process_state import gather_states
 from .sharded import save_shards
 from .signals import Signals
-from .state import Resume, capture
 
 if TYPE_CHECKING:
     from minilearn.core.learner import Loop

@@ -15,9 +15,9 @@ from ..distributed.barrier import connected
 from ..distributed.ddp import is_sharded
 from .callback import CheckpointCB
 from .files import find, find_existing, read, write
+from .fit_state import Resume, capture, load_lasting
 from .process_state import for_process
 from .sharded import save_shards
-from .state import Resume, capture, load_lasting
 
 
 def resume_callbacks(self: Loop, resume: Any, cbs: list[Any]) -> list[Resume]:

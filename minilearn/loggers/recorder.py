@@ -11,6 +11,7 @@ from ..base.plotting import subplots
 from ..core.callback import Callback
 from ..core.events import Order
 from ..core.learner import Loop
+from ..optim.sched_callbacks import get_option
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

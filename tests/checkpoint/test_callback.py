@@ -154,7 +154,7 @@ def test_a_checkpoint_opens_with_weights_only(tmp_path):
 
 @pytest.mark.case("C008")
 def test_the_check_notices_a_numpy_scalar(tmp_path, monkeypatch):
-    monkeypatch.setattr("minilearn.checkpoint.state.serialisable", lambda state, path: state)
+    monkeypatch.setattr("minilearn.checkpoint.fit_state.serialisable", lambda state, path: state)
     toy_learner([CheckpointCB(tmp_path, background=False), Rich()]).fit(1)
     with pytest.raises(pickle.UnpicklingError):
         check_opens(next(tmp_path.glob("*.ckpt")))
@@ -600,7 +600,7 @@ def test_the_check_notices_a_value_that_is_not_finite(tmp_path, monkeypatch):
 def test_the_best_two_are_kept(tmp_path):
     fit_with_values([0.5, 0.6, 0.4, 0.7, 0.65], tmp_path, mode="max", keep=2)
     assert [int(name[5:8]) for name in names(tmp_path)] == [3, 4]
-    with pytest.raises(ValueError, match="which direction"):
+    with pytest.raises(ValueError, match="say what is better"):
         CheckpointCB(tmp_path, monitor="accuracy")
 
 
@@ -781,7 +781,7 @@ def test_the_check_notices_moments_that_stay_elsewhere(tmp_path, monkeypatch):
         for moments in opt.state.values():
             moments["exp_avg"] = moments["exp_avg"].to("meta")
 
-    monkeypatch.setattr("minilearn.checkpoint.state.load_optimizer", load_and_stay)
+    monkeypatch.setattr("minilearn.checkpoint.fit_state.load_optimizer", load_and_stay)
     with pytest.raises((AssertionError, RuntimeError)):  # the update fails, as it did for them
         check_devices(("cpu", "cpu"), tmp_path)
 

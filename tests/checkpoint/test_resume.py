@@ -104,7 +104,7 @@ def test_options_go_on_together(tmp_path):
 
 
 def test_the_comparison_notices_states_that_are_not_restored(tmp_path, monkeypatch):
-    monkeypatch.setattr("minilearn.checkpoint.state.restore_random_states", lambda states: None)
+    monkeypatch.setattr("minilearn.checkpoint.fit_state.restore_random_states", lambda states: None)
     options = Options("array", "epochs", (5, "step"))
     assert any(differ for _, differ in resumed_from_each(options, tmp_path))
 
@@ -203,7 +203,7 @@ def test_finished_epochs_are_not_trained_again(tmp_path):
 
 @pytest.mark.case("C001")
 def test_the_check_notices_an_epoch_that_is_trained_twice(tmp_path, monkeypatch):
-    monkeypatch.setattr("minilearn.checkpoint.state.find_place", lambda learn: "epoch")
+    monkeypatch.setattr("minilearn.checkpoint.fit_state.find_place", lambda learn: "epoch")
     with pytest.raises(AssertionError):
         check_continues(tmp_path, lambda learn: learn.fit(6, resume=True))
 
@@ -321,7 +321,7 @@ def test_random_streams_go_on_in_another_process(tmp_path):
 @pytest.mark.case("C005")
 @pytest.mark.parametrize("name", ["python", "numpy", "torch"])
 def test_the_check_notices_each_random_stream_that_is_lost(name, tmp_path, monkeypatch):
-    from minilearn.checkpoint import state as resume
+    from minilearn.checkpoint import fit_state as resume
 
     real = resume.unpacked
 

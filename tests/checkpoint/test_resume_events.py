@@ -7,7 +7,7 @@ import torch
 from toys import At, toy_dls, toy_learner
 
 from minilearn import Callback, CheckpointCB, DataLoaders, LoggerCB, MetricsCB
-from minilearn.checkpoint import state as resume_module
+from minilearn.checkpoint import fit_state as resume_module
 
 COUNTED = ("before_round", "before_epoch", "after_step", "after_epoch", "after_round")
 

@@ -15,7 +15,7 @@ from ..decode import as_mode, open_image
 from ..pipeline import Pipeline
 from ..seeded import SeededLoader
 from .errors import ErrorLog, FileError, file_error, report
-from .items import Items
+from .listing import Items
 
 CHUNK = 64  # images that a thread reads at a time
 

@@ -19,7 +19,7 @@ from minilearn.base.text import few
 from ..hf_datasets import VALID_SPLITS
 from .archives import is_archive, open_archive, read_member, webdataset_labels
 from .hf_images import from_hub, is_saved, load_hub
-from .items import SUFFIXES, Columns, Items, default_split, read_file
+from .listing import SUFFIXES, Columns, Items, default_split, read_file
 
 if TYPE_CHECKING:
     import pyarrow as pa

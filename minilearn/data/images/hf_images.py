@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset
 from ..columns import is_image
 from ..hf_datasets import has_own_format, is_hub_dataset
 from .archives import not_empty
-from .items import Columns, Items, default_split, read_file
+from .listing import Columns, Items, default_split, read_file
 
 SAVED = ("dataset_dict.json", "state.json")  # files that save_to_disk writes
 

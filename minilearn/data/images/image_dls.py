@@ -20,8 +20,8 @@ from .errors import ErrorPolicy
 from .find import find_images
 from .hf_images import ImageStream
 from .image_loaders import LoaderBuilder
-from .items import Columns
 from .labels import split_validation
+from .listing import Columns
 
 STREAM_WITHOUT_VALID = (
     "a stream cannot be divided, so there is no validation data; name a split in "

@@ -23,8 +23,8 @@ from ..seeded import ArrayLoader
 from .dataset import ImageDataset, ImageLoader, Reader, ToModel, decode_all
 from .errors import ErrorLog, ErrorPolicy, report
 from .hf_images import ImageStream, image_bytes
-from .items import Items
 from .labels import UNLABELLED, Classes, as_number, check_labelled, numbered
+from .listing import Items
 from .sample import MANY, choose_size, sample, sample_stats
 from .stream_loader import StreamLoader
 

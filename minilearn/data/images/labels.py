@@ -14,7 +14,7 @@ from torch import Tensor
 
 from minilearn.base.text import did_you_mean, few
 
-from .items import Items
+from .listing import Items
 
 UNLABELLED = -1
 

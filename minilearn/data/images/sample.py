@@ -15,7 +15,7 @@ from ..decode import open_image
 from ..pipeline import Pipeline
 from .dataset import ImageDataset, Reader, decode_all
 from .errors import ErrorLog, ErrorPolicy, ImageError, reason_of
-from .items import Items
+from .listing import Items
 
 MANY = 1000  # images in a sample
 LARGE = 224  # pixels a side for images of many sizes, unless they are smaller

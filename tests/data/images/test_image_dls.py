@@ -16,7 +16,7 @@ from image_files import CLASSES, add_unusual, all_of, pixels, raw, sample, write
 from minilearn import DataLoaders, image_dls
 from minilearn.data.images import archives
 from minilearn.data.images.find import find_images
-from minilearn.data.images.items import Columns
+from minilearn.data.images.listing import Columns
 
 BOTH = pytest.mark.parametrize("memory_gb", [2.0, 0.0], ids=["in memory", "by item"])
 
