@@ -96,7 +96,7 @@ def as_callbacks(cbs: Any) -> list[Any]:
         return []
     if isinstance(cbs, type) or not isinstance(cbs, Iterable) or isinstance(cbs, Callback):
         cbs = [cbs]
-    cbs = [cb() if isinstance(cb, type) else cb for cb in cbs]
+    cbs = [cb() if isinstance(cb, type) else cb for cb in cbs if cb is not None]
     for number, cb in enumerate(cbs):
         if not isinstance(cb, Callback) and not any(hasattr(cb, n) for n in (*EVENTS, *ACTIONS)):
             raise TypeError(

@@ -1,4 +1,4 @@
-"""How events and actions reach their callbacks: the half of the Learner that is not the loop.
+"""How events and actions reach their callbacks.
 
 Handlers are resolved once, when a fit begins and when its callbacks change, into a tuple of bound
 methods an event.
@@ -36,7 +36,6 @@ T = TypeVar("T")
 class Dispatch(LoopState):
     """Fires events on `cbs`, and lets each action be answered by its one owner."""
 
-    _asks_owner: Any  # this class: its actions ask the owner, they are no answer themselves
     unheard: frozenset[str] = frozenset()  # while a fit runs: events that nobody handles
     handling: Any = None  # the handler that is running: a nested run leaves its callback out
 
@@ -46,7 +45,7 @@ class Dispatch(LoopState):
         self._owners: dict[str, Owner] = {}
 
     def callback(self, event: str) -> None:
-        """Call all that handle `event`, in order; errors are passed on with their place noted.
+        """Call all that handle `event`, in order; errors get a note of where they happened.
 
         Raises:
             TypeError: there is no such event.
@@ -100,7 +99,7 @@ class Dispatch(LoopState):
             self.__dict__.pop(action, None)
 
     def add_cb(self, cb: Any) -> Any:
-        """Add a callback (or a class of one), for good; in a running fit it is told what has begun.
+        """Add a callback (or a class of one) for good; in a fit it gets the `before_` events first.
 
         Returns:
             The callback.
@@ -116,7 +115,7 @@ class Dispatch(LoopState):
         return cb
 
     def remove_cb(self, cb: Any) -> None:
-        """Remove a callback, or all of a class; in a running fit it is told to clean up."""
+        """Remove a callback, or all of a class; in a fit it cleans up."""
         gone = [
             mine
             for mine in self.cbs
@@ -186,15 +185,13 @@ class Dispatch(LoopState):
         bind(action, owners[action], self)()
 
 
-Dispatch._asks_owner = Dispatch
-
-
+DEFAULTS: set[type] = set()  # classes whose answers to actions others may replace
 C = TypeVar("C", bound=type)
 
 
 def default_actions(cls: C) -> C:
     """Mark a class: the actions in its own body are defaults, those of its subclasses are not."""
-    cls._defines_defaults = cls
+    DEFAULTS.add(cls)
     return cls
 
 
@@ -208,7 +205,7 @@ class Owner(NamedTuple):
     @property
     def is_default(self) -> bool:
         """Whether a specific answer may replace this one."""
-        return self.definer.__dict__.get("_defines_defaults") is self.definer
+        return self.definer in DEFAULTS
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -257,23 +254,21 @@ def check_owners(learn: Dispatch, owners: dict[str, Owner], training: bool) -> N
 
 
 def bind(action: str, owner: Owner, learn: Dispatch) -> Callable[[], Any]:
-    """Return what the loop calls for `action`; errors get their place noted."""
-    method, args = owner.method, () if owner.who is learn else (learn,)
-
-    return partial(call, method, args, f"{type(owner.who).__name__}.{action}", learn)
+    """Return what the loop calls for `action`; errors get a note of where they happened."""
+    args = () if owner.who is learn else (learn,)
+    return partial(call, owner.method, args, f"{type(owner.who).__name__}.{action}", learn)
 
 
 def _owner(who: Any, action: str, learn: Dispatch) -> Owner | None:
     """Return `who` as an owner of `action`, or None where it does not define it."""
-    definer = next((c for c in type(who).__mro__ if action in c.__dict__), None)
-    on_instance = who is not learn and action in getattr(who, "__dict__", {})
-    if definer is None or on_instance:
-        return Owner(who, type(who), getattr(who, action)) if on_instance else None
-    if definer.__dict__.get("_asks_owner") is definer:
-        return None  # the Learner's own method asks the owner, it is none
-    if who is learn:
-        return Owner(who, definer, getattr(definer, action).__get__(who, type(who)))
-    return Owner(who, definer, getattr(who, action))
+    definer = next((c for c in type(who).__mro__ if action in vars(c)), None)
+    if who is not learn:
+        on_instance = action in getattr(who, "__dict__", {})
+        definer = type(who) if on_instance else definer
+        return definer and Owner(who, definer, getattr(who, action))
+    if definer is Dispatch or definer is None:
+        return None  # its methods ask the owner
+    return Owner(who, definer, getattr(definer, action).__get__(who, type(who)))
 
 
 def _choose(action: str, candidates: list[Owner]) -> Owner:

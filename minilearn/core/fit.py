@@ -33,7 +33,7 @@ class Fitting(Dispatch):
             raise ValueError("n_steps counts updates, and train=False makes none; give n_epochs")
         plan.train_dl = pick_loader(self.dls, True)
         plan.n_batches = n_batches(plan.train_dl) if train else None
-        self.plan, self.interrupted = plan, False
+        self.plan, self.interrupts.stopped = plan, False
         self.iter = self.batch = self.preds = self.loss = self.loss_parts = None
         self.history, self.row = History(), {}
         self._resolve()
@@ -79,6 +79,16 @@ class Fitting(Dispatch):
         self.clear_grads()
         self._unbind()
         self.training, self.plan.valid_name = False, None
+
+    def _any_grad(self) -> bool:
+        """Return whether there is a gradient for an update; a `step` of the user's own decides."""
+        if not self._owners["step"].definer.__module__.startswith("minilearn."):
+            return True
+        groups = getattr(self.opt, "param_groups", None)
+        if groups is None and not isinstance(self.model, nn.Module):
+            return True
+        groups = groups or [{"params": self.model.parameters()}]
+        return any(p.grad is not None for group in groups for p in group["params"])
 
     def clear_grads(self) -> None:
         """Set the gradients of the model and of the optimizer's parameters to None."""

@@ -20,6 +20,7 @@ from .callback import as_callbacks
 from .events import with_cbs
 from .fit import Fitting
 from .history import History
+from .interrupt import Interrupts
 from .plan import Plan
 from .stream import pick_loader
 
@@ -57,6 +58,7 @@ class Loop(Fitting):
         self.model, self.dls, self.loss_func, self.lr = model, dls, loss_func, lr
         self.opt, self.opt_func = opt, opt_func if opt is None else None
         self.count, self.plan, self.frozen = count, Plan(0), []
+        self.interrupts = Interrupts()
         self.history, self.row = History(), {}
 
     # ---- the loop ----
@@ -128,9 +130,14 @@ class Loop(Fitting):
             raise
         self.has_grads = True
 
-    @with_cbs("step", after=False)
     def close_group(self) -> None:
         """Make an update with the gradients that there are: of a batch, or of a group of them."""
+        if self._any_grad():
+            with self.interrupts:
+                self._one_step()
+
+    @with_cbs("step", after=False)
+    def _one_step(self) -> None:
         self.step()
         self.plan.steps_done += 1
         try:
@@ -184,13 +191,13 @@ class Loop(Fitting):
         cbs = as_callbacks(cbs)
         if resume is not None and resume is not False:
             cbs += self._resume_cbs(resume, cbs)
-        with self._with_callbacks(cbs):
+        with self._with_callbacks(cbs), self.interrupts.listening():
             try:
                 with preserved_modes(self.model):
                     valid = self._begin(plan, train, valid, lr, reset_opt)
                     self._fit(train, valid)
             except KeyboardInterrupt:
-                self.interrupted = True
+                self.interrupts.stopped = True
                 if on_interrupt == "raise":
                     raise
             finally:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from .history import History
+from .interrupt import Interrupts
 from .plan import Plan
 
 UNSET: Any = None  # what the first fit sets; every reader runs in a fit
@@ -44,7 +45,7 @@ class LoopState:
     frozen: list[nn.Module]  # modules that stay in eval mode
     levels: tuple[str, ...] = ()  # the levels that are running, outermost first
     error: BaseException | None = None  # during a clean-up: what ended the level
-    interrupted: bool = False  # the last fit was ended by Ctrl-C
+    interrupts: Interrupts  # Ctrl-C in a fit
     nesting: Nesting = Nesting()
 
     # within a batch
@@ -104,6 +105,11 @@ class LoopState:
     def valid_name(self) -> str | None:
         """The name of a further validation set, while it is run."""
         return self.plan.valid_name
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the last fit was ended by Ctrl-C."""
+        return self.interrupts.stopped
 
     @property
     def depth(self) -> int:

@@ -1,12 +1,22 @@
 """Ctrl-C: all is cleaned up, the interrupt leaves the fit, and the Learner stays usable."""
 
+import os
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 
 import pytest
-from toys import At, Trace, toy_learner
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from toys import At, Trace, batches, toy_learner
+
+from minilearn.callbacks.training import TrainCB
+from minilearn.core.interrupt import Interrupts
+from minilearn.learner import Learner
 
 
 def test_a_stopped_fit_returns_normally_and_says_that_it_was_interrupted():
@@ -84,3 +94,104 @@ def test_ctrl_c_cleans_up_and_ends_the_script():
 def test_the_check_of_ctrl_c_notices_an_interrupt_that_is_swallowed():
     with pytest.raises(AssertionError):
         check_interrupt("{'on_interrupt': 'stop'}")
+
+
+class Interrupted(torch.optim.SGD):
+    """Adds 1 to each weight in turn; Ctrl-C is pressed before those of given numbers."""
+
+    presses = ()
+
+    def step(self, closure=None):
+        with torch.no_grad():
+            for number, p in enumerate(self.param_groups[0]["params"]):
+                if number in self.presses:
+                    os.kill(os.getpid(), signal.SIGINT)
+                p.add_(1)
+
+
+def fit_with_presses(presses, event=None):
+    """Press Ctrl-C within the first step, or at an event; return the Learner and its weights."""
+    model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(4)))
+    for p in model.parameters():
+        nn.init.zeros_(p)
+    opt = Interrupted(model.parameters(), 0.1)
+    opt.presses = presses
+    press = At(event, lambda learn: os.kill(os.getpid(), signal.SIGINT)) if event else None
+    learn = Learner(model, (batches(3, n_in=2, n_out=2), None), opt=opt, cbs=[TrainCB(), press])
+    with pytest.raises(KeyboardInterrupt):
+        learn.fit(1)
+    return learn, {float(x) for p in model.parameters() for x in p.flatten()}
+
+
+def check_whole_update(presses, event=None):
+    learn, values = fit_with_presses(presses, event)
+    assert values == {1.0} and learn.steps_done == 1
+
+
+@pytest.mark.case("F14")
+@given(st.integers(0, 7))
+def test_ctrl_c_within_a_step_waits_until_the_update_is_made_and_counted(number):
+    check_whole_update({number})
+
+
+@pytest.mark.case("F14")
+@pytest.mark.parametrize("event", ["before_step", "after_step", "cleanup_step"])
+def test_ctrl_c_waits_for_the_counters_and_callbacks_of_the_update_too(event):
+    check_whole_update((), event)
+
+
+@pytest.mark.case("F14")
+def test_the_check_of_updates_notices_an_interrupt_that_is_not_held_back(monkeypatch):
+    monkeypatch.setattr(Interrupts, "__enter__", lambda self: None)
+    monkeypatch.setattr(Interrupts, "__exit__", lambda self, *_: None)
+    with pytest.raises(AssertionError):
+        check_whole_update({3})
+
+
+def test_a_second_ctrl_c_within_a_step_breaks_through_and_says_so(capsys):
+    learn, values = fit_with_presses({2, 5})
+    assert values == {0.0, 1.0} and learn.steps_done == 0
+    assert "half a step" in capsys.readouterr().err
+
+
+def test_the_users_own_handler_is_called_and_put_back():
+    called = []
+
+    def mine(number, frame):
+        called.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, mine)
+    try:
+        check_whole_update({4})
+        assert called == [signal.SIGINT] and signal.getsignal(signal.SIGINT) is mine
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_fit_in_another_thread_and_one_that_ignores_ctrl_c_leave_the_handler_alone():
+    thread = threading.Thread(target=lambda: toy_learner().fit(1))
+    thread.start()
+    thread.join()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        seen = At("after_batch", lambda learn: found.append(signal.getsignal(signal.SIGINT)))
+        found = []
+        toy_learner([seen]).fit(1)
+        assert found[0] is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_nested_run_within_an_update_holds_ctrl_c_back_as_well():
+    def inside(learn):
+        learn.get_preds([batches(1)[0]])
+        os.kill(os.getpid(), signal.SIGINT)
+        learn.get_preds([batches(1)[0]])
+        seen.append(learn.steps_done)
+
+    seen = []
+    learn = toy_learner([At("after_step", inside)])
+    with pytest.raises(KeyboardInterrupt):
+        learn.fit(1)
+    assert seen == [1]

@@ -172,3 +172,16 @@ def test_a_learner_shows_what_will_run():
     for part in ("Learner", "Linear", "0.25", "mse_loss", "SGD", "TrainCB()", "Trace()"):
         assert part in text
     assert "none" in repr(Learner(F.relu, opt_func=partial(optim.SGD, momentum=0.9)))
+
+
+@pytest.mark.case("F11")
+@pytest.mark.parametrize("cbs", [[None, TrainCB], (TrainCB(), None), L(None, TrainCB()), [None]])
+def test_callbacks_that_are_none_are_left_out(cbs):
+    learn = Learner(linear(), toy_dls(), cbs=cbs)
+    assert [type(cb) for cb in learn.cbs] == [TrainCB] * (len(cbs) - 1)
+
+
+@pytest.mark.case("F11")
+def test_the_check_notices_what_is_neither_none_nor_a_callback():
+    with pytest.raises(TypeError, match="is no callback"):
+        Learner(linear(), toy_dls(), cbs=[TrainCB(), 0])

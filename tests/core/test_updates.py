@@ -1,0 +1,115 @@
+"""When an update counts: only where there were gradients for it."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn, optim
+from toys import assert_same_weights, batches
+
+from minilearn.callbacks.averaging import EMACB
+from minilearn.callbacks.gradients import ClipGradCB, GradAccumCB
+from minilearn.callbacks.precision import ScaledPrecision
+from minilearn.callbacks.training import TrainCB
+from minilearn.core.fit import Fitting
+from minilearn.learner import Learner
+from minilearn.optim.sched_callbacks import BatchSchedCB
+
+
+class Detached(nn.Module):
+    """Its output in the batches of numbers `at`, from 1 on, leads to no weight."""
+
+    def __init__(self, at=(2,)):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.at, self.n = nn.Linear(3, 1), at, 0
+        self.other = [torch.ones(1, requires_grad=True)]
+
+    def forward(self, x):
+        self.n += 1
+        out = self.layer(x)
+        return out.detach() * self.other[0] if self.n in self.at else out
+
+
+class SometimesNoBackward(TrainCB):
+    """Its backward does nothing in some batches."""
+
+    def backward(self, learn):
+        if learn.iter != 1:
+            super().backward(learn)
+
+
+def by_hand(model, data, left_out):
+    opt = sgd(model.parameters(), 0.1)
+    for number, (x, y) in enumerate(data):
+        if number not in left_out:
+            F.mse_loss(model.layer(x), y).backward()
+            opt.step()
+            opt.zero_grad()
+    return model
+
+
+def sgd(params, lr):
+    return optim.SGD(params, lr, momentum=0.9)
+
+
+def check_no_update(cbs, at=(2,), left_out=(1,)):
+    """One batch gives no gradient: nothing moves in it, and it counts for nothing."""
+    data, ours = batches(8), Detached(at)
+    updates, average = [], EMACB(0.5)
+    sched = BatchSchedCB(lambda opt: optim.lr_scheduler.LambdaLR(opt, lambda step: 1.0))
+    learn = Learner(ours, (data, None), F.mse_loss, 0.1, [*cbs, sched, average], sgd)
+    learn.on("after_step", lambda learn: updates.append(learn.iter))
+    learn.fit(1)
+    assert learn.steps_done == 8 - len(left_out) == average.n_averaged == len(updates)
+    assert_same_weights(ours.layer, by_hand(Detached(at), data, left_out).layer)
+
+
+def scaled():
+    return ScaledPrecision(scaler=torch.amp.GradScaler("cpu", init_scale=1.0))
+
+
+@pytest.mark.case("F13")
+def test_a_batch_without_a_gradient_makes_no_update_and_counts_for_nothing():
+    check_no_update([TrainCB()])
+
+
+@pytest.mark.case("F13")
+def test_a_backward_that_does_nothing_in_a_batch_makes_no_update():
+    check_no_update([SometimesNoBackward()], at=())
+
+
+@pytest.mark.case("F13")
+@pytest.mark.parametrize("cb", [scaled(), ClipGradCB(1e9)], ids=repr)
+def test_a_scaler_and_clipping_take_a_batch_without_a_gradient(cb):
+    learn = Learner(Detached(), (batches(8), None), cbs=[TrainCB(), cb])
+    learn.fit(1)
+    assert learn.steps_done == 7
+
+
+@pytest.mark.case("F13")
+@pytest.mark.parametrize(("at", "updates"), [((2,), 4), ((1, 2), 3), ((7, 8), 3)])
+def test_a_group_of_batches_without_any_gradient_makes_no_update(at, updates):
+    learn = Learner(Detached(at), (batches(8), None), cbs=[TrainCB(), GradAccumCB(2)])
+    learn.fit(1)
+    assert learn.steps_done == updates
+
+
+@pytest.mark.case("F13")
+def test_the_check_of_updates_notices_one_without_gradients(monkeypatch):
+    monkeypatch.setattr(Fitting, "_any_grad", lambda self: True)
+    with pytest.raises(AssertionError):
+        check_no_update([TrainCB()])
+
+
+def test_a_step_of_the_users_own_needs_no_gradients():
+    class Evolves(TrainCB):
+        def backward(self, learn):
+            pass
+
+        def step(self, learn):
+            with torch.no_grad():
+                learn.model.weight.add_(1)
+
+    learn = Learner(nn.Linear(3, 1), (batches(4), None), cbs=[Evolves()])
+    learn.fit(1)
+    assert learn.steps_done == 4
