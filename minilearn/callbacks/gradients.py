@@ -95,7 +95,8 @@ class GradAccumCB(Callback):
         items = self.items_of(learn)
         if not isinstance(items, Tensor) and not items:
             raise CancelBackwardException  # a mean over nothing is NaN
-        if not self._batches or self._batches >= self.n:  # a full group without any gradient
+        gave_nothing = self._batches >= self.n and not with_grads(learn)
+        if not self._batches or gave_nothing:
             self._open(torch.clamp(items, min=1) if isinstance(items, Tensor) else max(items, 1))
         self._weight = items / self._unit
         if isinstance(items, Tensor) or self._weight != 1:
