@@ -82,3 +82,46 @@ def _device_states() -> Any:
     if torch.backends.mps.is_available():
         return torch.mps.get_rng_state()
     return None
+
+
+# ---- generators that somebody owns ----
+
+
+def is_generator(x: Any) -> bool:
+    """Return whether `x` draws random numbers: a generator of torch, numpy or Python."""
+    numpy = sys.modules.get("numpy")
+    kinds: tuple = (torch.Generator, random.Random)
+    if numpy is not None:
+        kinds += (numpy.random.Generator, numpy.random.RandomState)
+    return isinstance(x, kinds)
+
+
+def generator_state(generator: Any) -> Any:
+    """Return the state of such a generator, as a tensor or in plain types."""
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    if isinstance(generator, random.Random):
+        kind, numbers, normal = generator.getstate()
+        return [kind, list(numbers), normal]
+    if hasattr(generator, "bit_generator"):
+        return _lists(generator.bit_generator.state)
+    return _lists(generator.get_state(legacy=False))
+
+
+def load_generator_state(generator: Any, state: Any) -> None:
+    """Put back what `generator_state` returned."""
+    if isinstance(generator, torch.Generator):
+        generator.set_state(state)
+    elif isinstance(generator, random.Random):
+        kind, numbers, normal = state
+        generator.setstate((kind, tuple(numbers), normal))
+    elif hasattr(generator, "bit_generator"):
+        generator.bit_generator.state = state
+    else:
+        generator.set_state(state)
+
+
+def _lists(state: Any) -> Any:
+    if isinstance(state, dict):
+        return {name: _lists(value) for name, value in state.items()}
+    return state.tolist() if hasattr(state, "tolist") else state

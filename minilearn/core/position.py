@@ -14,16 +14,19 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from ..base.batch import n_batches
+from ..base.seed import generator_state, is_generator, load_generator_state
 
 STATEFUL = ("state_dict", "load_state_dict")
 
 
-def generators(dl: Any) -> list[torch.Generator]:
-    """Return the generators that a loader draws its order from."""
-    owners = [dl, getattr(dl, "sampler", None), getattr(dl, "batch_sampler", None)]
-    owners.append(getattr(owners[-1], "sampler", None))
-    found = [getattr(owner, "generator", None) for owner in owners]
-    return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
+def generators(dl: Any) -> list[Any]:
+    """Return the generators that a loader and its samplers own, under whatever name."""
+    found, owners = {}, [dl]
+    for owner in owners:
+        found |= {id(x): x for x in getattr(owner, "__dict__", {}).values() if is_generator(x)}
+        samplers = [getattr(owner, name, None) for name in ("sampler", "batch_sampler")]
+        owners += [s for s in samplers if s is not None and not any(s is o for o in owners)]
+    return list(found.values())
 
 
 def loader_state(dl: Any) -> dict[str, Any]:
@@ -32,7 +35,7 @@ def loader_state(dl: Any) -> dict[str, Any]:
     state = {
         name: vars(dl)[name] for name in ("seed", "epoch") if name in getattr(dl, "__dict__", {})
     }
-    return state | {"generators": [g.get_state() for g in generators(dl)]}
+    return state | {"generators": [generator_state(g) for g in generators(dl)]}
 
 
 def load_loader_state(dl: Any, state: dict[str, Any]) -> None:
@@ -42,7 +45,7 @@ def load_loader_state(dl: Any, state: dict[str, Any]) -> None:
         if name in state and name in getattr(dl, "__dict__", {}):
             setattr(dl, name, state[name])
     for generator, saved in zip(generators(dl), state["generators"], strict=False):
-        generator.set_state(saved)
+        load_generator_state(generator, saved)
 
 
 def _unwrapped(dl: Any) -> Any:
@@ -187,13 +190,13 @@ def _is_copied(dl: Any) -> bool:
 
 def undo_position(dl: Any) -> Callable[[], None]:
     """Note where a loader and its generators are; return what puts them back there."""
-    states = [(g, g.get_state()) for g in generators(dl)]
+    states = [(g, generator_state(g)) for g in generators(dl)]
     has_state = all(hasattr(dl, name) for name in STATEFUL) and not _is_copied(dl)
     position = dl.state_dict() if has_state else None
 
     def undo() -> None:
         for generator, state in states:
-            generator.set_state(state)
+            load_generator_state(generator, state)
         if position is not None:
             dl.load_state_dict(position)
 

@@ -8,11 +8,15 @@ import pytest
 import torch
 
 from minilearn.base.seed import (
+    generator_state,
+    is_generator,
+    load_generator_state,
     preserved_random_states,
     random_states,
     restore_random_states,
     set_seed,
 )
+from minilearn.checkpoint.files import serialisable
 
 
 def draws():
@@ -102,3 +106,31 @@ def test_the_random_states_of_devices_are_put_back_too(kind, monkeypatch):
     with preserved_random_states():
         pass
     assert got == [(kind, states[kind])]
+
+
+GENERATORS = {
+    "torch": lambda: torch.Generator().manual_seed(3),
+    "python": lambda: random.Random(3),
+    "numpy": lambda: np.random.default_rng(3),
+    "numpy, Mersenne twister": lambda: np.random.Generator(np.random.MT19937(3)),
+    "numpy, older": lambda: np.random.RandomState(3),
+}
+
+
+def drawn(generator):
+    if isinstance(generator, torch.Generator):
+        return torch.randn(3, generator=generator).tolist()
+    draw = getattr(generator, "normal", None) or (lambda: generator.gauss(0, 1))
+    return [float(draw()) for _ in range(3)]  # an odd number: one is kept for later
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_the_state_of_any_generator_is_plain_and_goes_on(name):
+    generator = GENERATORS[name]()
+    drawn(generator)
+    state = serialisable(generator_state(generator))
+    expected = drawn(generator) + drawn(generator)
+    other = GENERATORS[name]()
+    load_generator_state(other, state)
+    assert drawn(other) + drawn(other) == expected
+    assert is_generator(other) and not is_generator(state)

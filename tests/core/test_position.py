@@ -1,12 +1,24 @@
 """A pass begun behind its first batches equals the rest of the whole pass."""
 
+import random
 import warnings
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
+from torch import nn
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    TensorDataset,
+)
 
+from minilearn.callbacks.training import TrainCB
+from minilearn.checkpoint.callback import CheckpointCB
+from minilearn.core import position
 from minilearn.core.position import (
     generators,
     load_loader_state,
@@ -14,6 +26,7 @@ from minilearn.core.position import (
     own_state,
     skip_batches,
 )
+from minilearn.learner import Learner
 
 NUMBERS = list(range(22))
 
@@ -126,3 +139,65 @@ def test_a_stream_that_tells_its_place_is_asked_and_none_that_workers_copy():
     assert own_state(SimpleNamespace(dataset=data, num_workers=0)) is None  # may read it anyhow
     batches = skip_batches(DataLoader(data, 2), 99, own | {"position": {"place": 2}})
     assert [batch.tolist() for batch in batches] == [[3, 4], [5, 6]]
+
+
+class Owning:
+    """A sampler, or sampler of batches, that draws from a generator of its own."""
+
+    def __init__(self, make, batches):
+        self.rng, self.batches = make(), batches
+
+    def __len__(self):
+        return 4 if self.batches else 8
+
+    def __iter__(self):
+        if isinstance(self.rng, torch.Generator):
+            order = torch.randperm(8, generator=self.rng).tolist()
+        else:
+            order = list(range(8))
+            self.rng.shuffle(order)
+        yield from [order[i : i + 2] for i in range(0, 8, 2)] if self.batches else order
+
+
+def orders(make, batches, folder, resume=None, every=1):
+    """The inputs of each training batch of three epochs, and the checkpoints."""
+    sampler = Owning(make, batches)
+    how = {"batch_sampler": sampler} if batches else {"sampler": sampler, "batch_size": 2}
+    x = torch.arange(8.0)[:, None]
+    seen = []
+    cbs = [TrainCB(), CheckpointCB(folder, every=every, keep=None, save_last=False)]
+    learn = Learner(nn.Linear(1, 1), (DataLoader(TensorDataset(x, x), **how), None), cbs=cbs)
+    learn.on("after_step", lambda learn: seen.append(learn.batch[0].flatten().tolist()))
+    learn.fit(3, resume=resume)
+    return seen, sorted(folder.glob("*.ckpt"))
+
+
+MAKERS = {
+    "torch": lambda: torch.Generator().manual_seed(0),
+    "python": lambda: random.Random(0),
+    "numpy": lambda: np.random.default_rng(0),
+    "older numpy": lambda: np.random.RandomState(0),
+}
+
+
+def check_order(tmp_path, kind, batches, every):
+    whole, files = orders(MAKERS[kind], batches, tmp_path / "a", every=every)
+    for number, file in enumerate(files):
+        rest, _ = orders(MAKERS[kind], batches, tmp_path / f"b{number}", file, every)
+        assert rest == whole[-len(rest) :] if rest else number == len(files) - 1
+        assert len(rest) == len(whole) - int(file.stem.split("step")[1])
+
+
+@pytest.mark.case("F30")
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("batches", [False, True])
+@pytest.mark.parametrize("every", [1, (3, "step")])
+def test_a_sampler_with_a_generator_of_its_own_goes_on_in_its_order(tmp_path, kind, batches, every):
+    check_order(tmp_path, kind, batches, every)
+
+
+@pytest.mark.case("F30")
+def test_the_check_of_orders_notices_a_generator_that_nobody_finds(tmp_path, monkeypatch):
+    monkeypatch.setattr(position, "generators", lambda dl: [])
+    with pytest.raises(AssertionError):
+        check_order(tmp_path, "numpy", False, 1)
