@@ -172,19 +172,25 @@ class Stream:
         streams = isinstance(getattr(self.dl, "dataset", None), IterableDataset)
         draw = _draw_quietly if streams else next
         batches = iter(self.dl) if batches is None else batches
-        while True:
-            try:
-                batch = draw(batches)
-            except StopIteration:
-                return
-            except Exception as e:
-                e.add_note(f"in the {self.phase} loader, batch {self.taken}")
-                raise
-            self.taken += 1
-            if is_empty(batch):
-                self._empty += 1
-            else:
-                yield batch
+        exhausted = False
+        try:
+            while True:
+                try:
+                    batch = draw(batches)
+                except StopIteration:
+                    exhausted = True
+                    return
+                except Exception as e:
+                    e.add_note(f"in the {self.phase} loader, batch {self.taken}")
+                    raise
+                self.taken += 1
+                if is_empty(batch):
+                    self._empty += 1
+                else:
+                    yield batch
+        finally:
+            if not exhausted and callable(close := getattr(batches, "close", None)):
+                close()
 
     def _finish(self) -> None:
         self._batches = self._began = None

@@ -1,5 +1,6 @@
 """Where batches come from: any iterable, empty ones, streams of workers, filtered batches."""
 
+import contextlib
 import gc
 import warnings
 import weakref
@@ -14,6 +15,7 @@ from toys import At, batches, linear, toy_learner
 from minilearn.base.batch import describe
 from minilearn.callbacks.training import TrainCB
 from minilearn.core import stream as stream_module
+from minilearn.core.events import CancelEpochException, CancelFitException
 from minilearn.core.stream import Stream, no_batches, pick_loader
 from minilearn.learner import Learner
 
@@ -356,3 +358,60 @@ def test_a_stream_that_begins_again_goes_on_from_each_position_before_its_end(si
             state = again.state_dict()
         assert [batch.tolist() for batch in again] == whole[taken:]
         assert [batch.tolist() for batch in again] == whole
+
+
+class Closable:
+    """An iterator with files or threads of its own, which `close` ends."""
+
+    def __init__(self, data):
+        self.data, self.closed = iter(data), 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return next(self.data)
+
+    def close(self):
+        self.closed += 1
+
+
+def check_closed(end, kept=None):
+    """A loader that gives one iterator; it is closed where a fit ends before its data do."""
+    iterator = Closable(batches(4)) if kept is None else kept
+    loader = type("Loader", (), {"__iter__": lambda self: iterator})()
+    stop = At("after_batch", end, when=lambda learn: learn.iter == 1)
+    learn = toy_learner([stop] if end else [], dls=(loader, None))
+    with contextlib.suppress(ZeroDivisionError, KeyboardInterrupt):
+        learn.fit(1)
+    return iterator
+
+
+@pytest.mark.case("F47")
+@pytest.mark.parametrize(
+    "end", [CancelEpochException, CancelFitException, ZeroDivisionError, KeyboardInterrupt]
+)
+def test_an_iterator_with_close_is_closed_where_a_fit_ends_before_it(end):
+    assert check_closed(end).closed == 1
+
+
+@pytest.mark.case("F47")
+def test_a_generator_that_the_loader_keeps_is_closed_too_and_one_that_ended_is_left_alone():
+    ended = []
+
+    def generator():
+        try:
+            yield from batches(4)
+        finally:
+            ended.append(True)
+
+    kept = generator()
+    check_closed(CancelFitException, kept)
+    assert ended == [True]
+    assert check_closed(None).closed == 0
+
+
+@pytest.mark.case("F47")
+def test_the_check_of_closing_notices_an_iterator_that_is_left_open(monkeypatch):
+    monkeypatch.setattr(Stream, "close", lambda self: None)
+    assert check_closed(CancelFitException).closed == 0
