@@ -55,6 +55,8 @@ class AccelerateCB(TrainCB):
         mixed_precision: "bf16", "fp16" or "no"; None for what `accelerate launch` was told.
         inputs: as in `TrainCB`.
         targets: as in `TrainCB`.
+        shard_data: False where the loaders of each process give its own part of the data already,
+            as an `IterableDataset` may that reads its own files.
         sync_bn: let batch norm have the statistics of all processes, on accelerators.
         find_unused_parameters: let some weights go without a gradient in an update.
         kwargs: those of accelerate's `Accelerator`.
@@ -88,6 +90,7 @@ class AccelerateCB(TrainCB):
         *,
         inputs: str | Sequence[str] | Mapping[str, str] | None = None,
         targets: str | Sequence[str] | None = None,
+        shard_data: bool = True,
         sync_bn: bool = False,
         find_unused_parameters: bool = False,
         **kwargs: Any,
@@ -97,7 +100,7 @@ class AccelerateCB(TrainCB):
         several = self.accelerator.num_processes > 1
         if sync_bn and several and self.accelerator.device.type == "cpu":
             raise ValueError("torch synchronises batch norm on accelerators only; drop sync_bn")
-        self.sync_bn = sync_bn and several
+        self.sync_bn, self.shard_data = sync_bn and several, shard_data
         self.processes: Any = Processes() if several else None
         self._together: Any = None  # the same, in a fit that all make together
         self._place = DeviceCB(self.accelerator.device)
@@ -121,7 +124,7 @@ class AccelerateCB(TrainCB):
         if processes is None or isinstance(pick_loader(learn.dls, False), Unshared):
             return []
         barrier = BarrierCB(processes, self._join)
-        return [ShardCB(barrier), barrier]
+        return [ShardCB(barrier, self.shard_data), barrier]
 
     # ---- events ----
 
@@ -164,6 +167,14 @@ class AccelerateCB(TrainCB):
         if learn.training:
             learn.model = self._wrapped.model
             self._quiet.enter_context(self._exchange_if_closing(learn))
+
+    def predict(self, learn: Loop) -> None:
+        """Run the model; say which weights DDP waits for, where it waits for some."""
+        try:
+            super().predict(learn)
+        except RuntimeError as e:
+            self._wrapped.explain_unused(e)
+            raise
 
     def backward(self, learn: Loop) -> None:
         """Compute the gradients; with the last batch of an update all processes exchange them."""

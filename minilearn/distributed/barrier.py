@@ -189,6 +189,7 @@ class ShardCB(Callback):
 
     Args:
         barrier: of the same fit.
+        shares: False where the loaders give each process its own part.
 
     Events: before_fit, before_epoch, before_backward, after_epoch
     Order:  ACCUMULATE - 1000
@@ -199,22 +200,22 @@ class ShardCB(Callback):
     order = Order.ACCUMULATE - 1000  # before whatever anybody has
     in_probe = False
 
-    def __init__(self, barrier: BarrierCB) -> None:
-        self.barrier, self.processes = barrier, barrier.processes
+    def __init__(self, barrier: BarrierCB, shares: bool = True) -> None:
+        self.barrier, self.processes, self.shares = barrier, barrier.processes, shares
 
     def before_fit(self, learn: Loop) -> None:
         """Take the shard of the training loader."""
         self.processes.begin_fit()
         plan = learn.plan
         if plan.train_dl is not None:
-            plan.train_dl = share(plan.train_dl, self.processes, True)
+            plan.train_dl = share(plan.train_dl, self.processes, True, self.shares)
         if plan.n_batches is not None:
             plan.n_batches = n_batches(plan.train_dl)
 
     def before_epoch(self, learn: Loop) -> None:
         """Take the shard of a validation loader."""
         if not learn.training:
-            learn.dl = share(learn.dl, self.processes, False)
+            learn.dl = share(learn.dl, self.processes, False, self.shares)
 
     def before_backward(self, learn: Loop) -> None:
         """Agree on the number of items."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from minilearn.distributed.sync import Processes
+
+from ..base.text import few
 
 if TYPE_CHECKING:
     from minilearn.core.learner import Loop
@@ -113,13 +116,20 @@ class Wrapped:
         if not self.exchanges or self.model.find_unused_parameters:
             return
         named = self.own.named_parameters()
-        unused = [name for name, p in named if p.requires_grad and p.grad is None]
-        if unused:
-            raise RuntimeError(
-                f"{len(unused)} weights got no gradient: {', '.join(unused[:5])}"
-                f"{', …' if len(unused) > 5 else ''}. Let the loss depend on them, freeze them "
-                "(learn.freeze), or use AccelerateCB(find_unused_parameters=True)."
-            )
+        if unused := [name for name, p in named if p.requires_grad and p.grad is None]:
+            raise RuntimeError(_no_gradient(unused))
+
+    def explain_unused(self, error: RuntimeError) -> None:
+        """Raise in place of DDP's error about weights that got no gradient in an earlier batch.
+
+        Raises:
+            RuntimeError: names the weights, and what to do.
+        """
+        indices = re.search(r"did not receive grad for rank \d+: ([\d ]+)", str(error))
+        if indices is not None:
+            names = [name for name, p in self.own.named_parameters() if p.requires_grad]
+            unused = [names[int(i)] for i in indices[1].split()]
+            raise RuntimeError(f"in an earlier batch {_no_gradient(unused)}") from error
 
     def _synchronise_norms(self, frozen: list[nn.Module]) -> None:
         for parent in list(self.own.modules()):
@@ -140,6 +150,13 @@ class Wrapped:
             vars(self.own).pop(mark, None)
         vars(self.own).update(self._marks)
         self.accelerator._models.clear()
+
+
+def _no_gradient(names: list[str]) -> str:
+    return (
+        f"{len(names)} weights got no gradient: {few(names, 5)}. Let the loss depend on them, "
+        "freeze them (learn.freeze), or use AccelerateCB(find_unused_parameters=True)."
+    )
 
 
 def equal_buffers(model: nn.Module) -> None:

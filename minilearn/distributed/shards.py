@@ -50,13 +50,13 @@ def parts(
         rank: which part.
         n: the number of processes.
         training: leave out a group that does not go round, where each must have a batch.
-        drop_last: leave out a last group that is not full.
+        drop_last: in training, leave out a last group that is not full.
     """
     batches = iter(batches)
     while group := list(islice(batches, n)):
         joined = isinstance(group[0], Tensor)
         rows = torch.cat(group) if joined else [i for batch in group for i in batch]
-        if (drop_last and len(group) < n) or (training and len(rows) < n):
+        if training and (len(rows) < n or (drop_last and len(group) < n)):
             return
         if len(part := part_of(rows, rank, n)):
             yield part
@@ -78,6 +78,7 @@ class Shard:
     def __init__(self, dl: Any, processes: Processes, training: bool, shares: bool = True) -> None:
         self.dl, self.processes, self.training, self.shares = dl, processes, training, shares
         self.rank, self.n = processes.rank, processes.n
+        self._warned = False
         self.may_be_empty = not training
 
     @property
@@ -98,9 +99,9 @@ class Shard:
         if not self._cuts:
             return groups + (not self.training and self.rank < rest)
         _, batch_size, drop_last = drawn_by(self.dl)
-        if not rest or drop_last:
+        if not rest or (drop_last and self.training):
             return groups
-        left = self._rows - groups * n_here * batch_size
+        left = rest * batch_size if drop_last else self._rows - groups * n_here * batch_size
         return groups + (left >= n_here if self.training else self.rank < left)
 
     @property
@@ -163,7 +164,10 @@ class Shard:
         """Yield every n-th batch; in training only of groups that go round."""
         batches = iter(batches)
         while group := list(islice(batches, self.n)):
-            if self.rank < len(group) and not (self.training and len(group) < self.n):
+            if self.training and len(group) < self.n:
+                if self.rank == 0 and n_batches(self.dl) is None:
+                    self._warn_once(f"{len(group)} of its batches do not go round")
+            elif self.rank < len(group):
                 yield group[self.rank]
 
     def _while_all_have(self, batches: Iterable[Any]) -> Iterator[Any]:
@@ -173,6 +177,13 @@ class Shard:
         batches, end = iter(batches), object()
         while self.processes.all_have((batch := next(batches, end)) is not end):
             yield batch
+        if batch is not end:
+            self._warn_once(f"process {self.rank} has batches left when another has none")
+
+    def _warn_once(self, what: str) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(f"the training stream: {what}; they are left out", stacklevel=2)
 
     def __getattr__(self, name: str) -> Any:
         # its place is told by counting: a loader that tells its own knows nothing of the others
@@ -181,15 +192,21 @@ class Shard:
         return getattr(self.dl, name)
 
 
-def share(dl: Any, processes: Processes, training: bool) -> Any:
+def share(dl: Any, processes: Processes, training: bool, shares: bool = True) -> Any:
     """Return this process's part of a loader, which may be one already.
+
+    Args:
+        dl: the loader.
+        processes: those that share it.
+        training: whether each process must have as many batches as the others.
+        shares: False where the loader gives each process its own part.
 
     Raises:
         ValueError: there are fewer samples, or batches, than processes.
     """
     if isinstance(dl, (Shard, Unshared)):
         return dl
-    shard = Shard(dl, processes, training, shares=not _is_shared(dl))
+    shard = Shard(dl, processes, training, shares=shares and not _is_shared(dl))
     if training and n_batches(dl) and not n_batches(shard):
         raise ValueError(
             f"{processes.n} processes cannot share {n_batches(dl)} training batches of "

@@ -197,6 +197,54 @@ def test_weights_without_a_gradient_are_named(both):
         assert "2 weights got no gradient: idle.weight, idle.bias" in one["unused"]
 
 
+@pytest.mark.case("F38")
+def test_weights_without_a_gradient_in_a_later_batch_are_named(both):
+    for one in both:
+        text = one["unused later"]
+        assert "in an earlier batch 2 weights got no gradient: idle.weight, idle.bias" in text
+        assert "find_unused_parameters" in text
+
+
+@pytest.mark.case("F38")
+def test_torchs_own_words_would_be_seen(both):
+    assert "indices" not in both[0]["unused later"]
+
+
+@pytest.mark.case("F37")
+def test_loaders_that_give_each_process_its_part_are_not_shared_again(both):
+    assert [one["own"][0] for one in both] == [4, 4]
+    seen = sorted(x for one in both for batches in one["own"][1] for (x,) in batches)
+    assert seen == [float(i) for i in range(8)]
+
+
+@pytest.mark.case("F37")
+def test_the_check_notices_a_part_that_is_shared_a_second_time(both):
+    with pytest.raises(AssertionError):
+        assert both[0]["shared twice"][0] == 4
+
+
+@pytest.mark.case("F37")
+def test_batches_of_a_stream_that_are_left_out_are_said_once(run):
+    assert run.stderr.count("the training stream: ") == 1
+
+
+@pytest.mark.case("F39")
+def test_a_validation_drops_its_incomplete_batch_and_no_other(both):
+    for ours, right in both[0]["dropped"]:
+        assert ours == pytest.approx(right, abs=1e-6)
+
+
+@pytest.mark.case("F39")
+def test_the_check_notices_a_group_that_is_dropped_as_a_whole():
+    from minilearn.distributed.shards import parts
+
+    groups = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    counted = [
+        sum(map(len, parts(groups, r, 2, training, True))) for training in (0, 1) for r in (0, 1)
+    ]
+    assert counted == [6, 6, 4, 4]
+
+
 def test_buffers_are_equal_and_the_model_is_given_back(both):
     assert same(both[0]["buffers"], both[1]["buffers"]) and both[0]["wrapped"]
 

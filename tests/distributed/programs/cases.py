@@ -245,6 +245,47 @@ except RuntimeError as e:
 learn.cbs[0] = AccelerateCB(find_unused_parameters=True)
 learn.fit(1)
 
+
+# a branch that is not used in a later batch
+class Branches(Partly):
+    def forward(self, x):
+        self.n = getattr(self, "n", 0) + 1
+        return self.used(x) + (self.idle(x) if self.n < 3 else 0)
+
+
+learn, _ = learner(arrays(16), model=Branches())
+try:
+    learn.fit(1)
+except RuntimeError as e:
+    FOUND["unused later"] = str(e)
+
+
+# loaders that give each process its own part
+class Own(IterableDataset):
+    def __iter__(self):
+        numbers = range(rank(), 8, 2)
+        return ((torch.full((4,), float(i)), torch.tensor(i % 3)) for i in numbers)
+
+
+for name, cb in (("own", AccelerateCB(shard_data=False)), ("shared twice", AccelerateCB())):
+    learn, seen = learner((DataLoader(Own(), 1),))
+    learn.cbs[0] = cb
+    learn.fit(1)
+    FOUND[name] = seen.ended[2], seen.passes
+
+# a validation loader that drops its incomplete batch drops nothing else
+FOUND["dropped"] = []
+for n in (12, 11, 13, 16, 5):
+    loader = DataLoader(TensorDataset(*data(n, 1)), 4, drop_last=True)
+    learn, _ = learner(arrays(8))
+    learn.fit(1)
+    learn.dls = (learn.dls.train, loader)
+    learn.fit(1, train=False)
+    kept = n // 4 * 4
+    x, y = data(n, 1)
+    right = (learn.model(x[:kept]).argmax(1) == y[:kept]).float().mean().item()
+    FOUND["dropped"].append((learn.history[-1]["accuracy"], right))
+
 # batch norm: statistics of the first process for all, at the end of each pass
 bn = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
 learn, _ = learner(arrays(16), model=bn)
