@@ -43,6 +43,9 @@ class Fitting(Dispatch):
             if self.opt is None and self.answers_by_default("step"):
                 raise ValueError("training needs an optimizer: give the Learner opt_func= or opt=")
             self.clear_grads()
+            has_params = hasattr(self.opt, "param_groups") or isinstance(self.model, nn.Module)
+            by_us = self._owners["step"].definer.__module__.startswith("minilearn.")
+            plan.needs_grads = has_params and by_us  # a `step` of the user's own decides itself
         return valid
 
     def _make_opt(self, lr: float | slice | None, reset_opt: bool) -> None:
@@ -81,14 +84,13 @@ class Fitting(Dispatch):
         self.training, self.plan.valid_name = False, None
 
     def _any_grad(self) -> bool:
-        """Return whether there is a gradient for an update; a `step` of the user's own decides."""
-        if not self._owners["step"].definer.__module__.startswith("minilearn."):
-            return True
-        groups = getattr(self.opt, "param_groups", None)
-        if groups is None and not isinstance(self.model, nn.Module):
-            return True
-        groups = groups or [{"params": self.model.parameters()}]
-        return any(p.grad is not None for group in groups for p in group["params"])
+        """Return whether there is a gradient for an update."""
+        groups = getattr(self.opt, "param_groups", None) or [{"params": self.model.parameters()}]
+        for group in groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    return True
+        return False
 
     def clear_grads(self) -> None:
         """Set the gradients of the model and of the optimizer's parameters to None."""

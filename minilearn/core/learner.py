@@ -132,7 +132,7 @@ class Loop(Fitting):
 
     def close_group(self) -> None:
         """Make an update with the gradients that there are: of a batch, or of a group of them."""
-        if self._any_grad():
+        if not self.plan.needs_grads or self._any_grad():
             with self.interrupts:
                 self._one_step()
 

@@ -28,6 +28,7 @@ class Plan:
         epoch: full passes made over the training data before this one.
         steps_done: updates made.
         steps_before: updates made before the current batch.
+        needs_grads: whether an update needs a gradient.
         in_group: whether the gradients of a group of batches are held for an update to come.
         stream: the training batches, with their position; None before the first of them.
         trained: whether the training epoch of this round was run before a resume.
@@ -58,7 +59,7 @@ class Plan:
         self.epochs: Iterable[int] = self._epochs(0)
         self.epoch: Any = None
         self.steps_done = self.steps_before = self.first_batch = 0
-        self.in_group = self.trained = False
+        self.needs_grads = self.in_group = self.trained = False
         self.stream: Any = None
         self.length: int | None = None
         self.valid_name: str | None = None

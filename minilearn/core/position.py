@@ -113,6 +113,12 @@ def skip_batches(dl: Any, n: int, own: dict[str, Any] | None, exact: bool = Fals
 
 
 def _load_own_state(dl: Any, owner: Any, own: dict[str, Any]) -> Iterator[Any]:
+    if getattr(getattr(owner, "sampler", None), "replacement", False):
+        warnings.warn(
+            "the sampler of the training data draws with replacement, several times an epoch: the "
+            "resumed fit is not exact",
+            stacklevel=2,
+        )
     owner.load_state_dict(own["position"])
     batches = iter(dl)
     if own["generator"] is not None:  # torchdata's loader leaves it short of one draw, which gives

@@ -222,3 +222,24 @@ def test_a_loader_without_automatic_batches_counts_too(tmp_path):
     batches = [torch.arange(4.0)[:, None] + 4 * i for i in range(6)]
     data = [(x, torch.zeros(4, 1)) for x in batches]
     check_goes_on(tmp_path, lambda: DataLoader(data, batch_size=None, shuffle=True))
+
+
+def with_replacement(replacement):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+    generator = torch.Generator().manual_seed(3)
+    sampler = torch.utils.data.RandomSampler(Numbers(), replacement, generator=generator)
+    return stateful.StatefulDataLoader(Numbers(), 4, sampler=sampler, generator=generator)
+
+
+@pytest.mark.case("F50")
+def test_a_sampler_with_replacement_in_a_stateful_dataloader_is_warned_of(tmp_path):
+    _, files = seen_ids(tmp_path / "a", lambda: with_replacement(True))
+    with pytest.warns(UserWarning, match="draws with replacement, .* is not exact"):
+        seen_ids(tmp_path / "b", lambda: with_replacement(True), files[2])
+
+
+@pytest.mark.case("F50")
+def test_the_check_notices_that_a_sampler_without_replacement_needs_no_warning(tmp_path):
+    _, files = seen_ids(tmp_path / "a", lambda: with_replacement(False))
+    with pytest.raises(pytest.fail.Exception), pytest.warns(UserWarning, match="replacement"):
+        seen_ids(tmp_path / "b", lambda: with_replacement(False), files[2])
