@@ -1,7 +1,7 @@
 """A callback-driven training framework for PyTorch that fits in your head.
 
-Every public name stands in `__init__.pyi`, with the room that it comes from. A room is imported
-when a name of it is first used, so this costs little more than importing torch.
+`__init__.pyi` lists every public name and the module that it comes from. A module is imported when
+a name of it is first used, so this costs little more than importing torch.
 """
 
 import ast
@@ -14,9 +14,10 @@ from lazy_loader import attach
 
 # by way of the loader, which may read a zip
 _stub = ast.parse(resources.files(__name__).joinpath("__init__.pyi").read_text("utf-8"))
-_rooms = [node for node in _stub.body if isinstance(node, ast.ImportFrom)]
+_imports = [node for node in _stub.body if isinstance(node, ast.ImportFrom)]
 _import, __dir__, __all__ = attach(
-    __name__, submod_attrs={str(room.module): [name.name for name in room.names] for room in _rooms}
+    __name__,
+    submod_attrs={str(module.module): [name.name for name in module.names] for module in _imports},
 )
 
 
@@ -31,8 +32,8 @@ def __getattr__(name: str) -> Any:
         from .base.batch import default_device
 
         return default_device()
-    is_room = name.isidentifier() and not name.startswith("_")
-    if is_room and find_spec(f"{__name__}.{name}") is not None:
+    is_module = name.isidentifier() and not name.startswith("_")
+    if is_module and find_spec(f"{__name__}.{name}") is not None:
         return import_module(f"{__name__}.{name}")
     from .base.text import did_you_mean
 

@@ -1,6 +1,6 @@
-"""Every public name and the room that it comes from.
+"""Every public name and the module that it comes from.
 
-Read by type checkers, and when `minilearn` is imported: a room is imported when a name of it is
+Read by type checkers, and when `minilearn` is imported: a module is imported when a name of it is
 first used.
 """
 

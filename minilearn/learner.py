@@ -205,7 +205,7 @@ def fit(
     """Train a classifier with a ready optimizer, without a Learner of your own.
 
     Args:
-        epochs: passes over the training data.
+        epochs: full passes over the training data.
         model: gives logits, shape (B, K).
         loss_func: takes logits and labels.
         opt: holds the parameters of `model`.

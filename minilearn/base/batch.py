@@ -201,7 +201,7 @@ def to_cpu(batch: Any) -> Any:
 def detach(batch: Any) -> Any:
     """Return `batch` with every tensor cut from its graph."""
     if isinstance(batch, Tensor):
-        # `data` takes half the time of `detach()`, and the backward is over: no graph looks on
+        # `data` takes half the time of `detach()`, and the backward pass is over
         return batch.data if batch.requires_grad else batch
     return map_batch(lambda x: detach(x) if isinstance(x, Tensor) else x, batch)
 

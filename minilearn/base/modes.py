@@ -57,6 +57,6 @@ def _modules(model: Any) -> list[nn.Module]:
 
 
 def is_training(learn: Any) -> bool:
-    """Return whether the pass trains; a learner that does not say so has a model that does."""
+    """Return whether the epoch trains; of a plain learner, whether its model is in train mode."""
     training = getattr(learn, "training", None)
     return learn.model.training if training is None else training

@@ -66,7 +66,7 @@ def subplots(
     suptitle: str | None = None,
     **kwargs: Any,
 ) -> tuple[Figure, np.ndarray]:
-    """Make a figure with room for images of `imsize` inches.
+    """Make a figure for images of `imsize` inches.
 
     Args:
         nrows: number of rows.
@@ -82,7 +82,7 @@ def subplots(
     import matplotlib.pyplot as plt
 
     if not kwargs.keys() & {"layout", "constrained_layout", "tight_layout"}:
-        kwargs["layout"] = "constrained"  # titles and labels get room of their own
+        kwargs["layout"] = "constrained"  # space for titles and labels
     figsize = figsize or (ncols * imsize, nrows * imsize)
     fig, axs = plt.subplots(nrows, ncols, figsize=figsize, **kwargs)
     if suptitle is not None:
@@ -176,7 +176,7 @@ def plot_func(
         start: the first x.
         end: the last x.
         steps: number of points.
-        ax: the axes; None for the current ones, so that several calls share a plot.
+        ax: the axes; None for the current ones, so that several calls scale a plot.
     """
     import matplotlib.pyplot as plt
 
@@ -191,12 +191,12 @@ def plot_func(
 
 
 def _fit_titles(axs: np.ndarray) -> None:
-    """Shrink all titles alike where the widest has no room beside its neighbours."""
+    """Shrink all titles alike where the widest overlaps its neighbours."""
     first = axs.flat[0]
-    room = first.figure.bbox.width / first.get_gridspec().ncols  # in pixels, as the next
-    share = 0.95 * room / max(1, *(ax.title.get_window_extent().width for ax in axs.flat))
+    width = first.figure.bbox.width / first.get_gridspec().ncols  # in pixels, as the next
+    scale = 0.95 * width / max(1, *(ax.title.get_window_extent().width for ax in axs.flat))
     for ax in axs.flat:
-        ax.title.set_fontsize(min(1, share) * ax.title.get_fontsize())
+        ax.title.set_fontsize(min(1, scale) * ax.title.get_fontsize())
 
 
 def _grid_shape(n: int, nrows: int | None, ncols: int | None) -> tuple[int, int]:

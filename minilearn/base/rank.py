@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import torch.distributed as dist
-
-if TYPE_CHECKING:
-    pass
 
 
 def rank() -> int:

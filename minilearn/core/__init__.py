@@ -1,1 +1,1 @@
-"""The loop and its contract: what every other room stands on. Imports torch alone."""
+"""The loop and its contract: events, callbacks, cancels. It needs torch alone."""

@@ -59,7 +59,7 @@ class Callback:
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive a resume: numbers, strings, lists, dicts and tensors.
 
-        A resume inside a pass fires `before_fit`, `before_round` and `before_epoch` for it again,
+        A resume inside an epoch fires `before_fit`, `before_round` and `before_epoch` again,
         and then gives the state once more: what these counted on the way is forgotten. A validation
         is made again from its first batch. What is kept elsewhere, in a closure of `learn.on` say,
         counts these twice: read `learn.epoch` and `learn.steps_done`, or count `after_round`.

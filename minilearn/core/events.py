@@ -164,7 +164,7 @@ def _clean_up(o: Any, event: str, error: BaseException | None) -> BaseException 
 
 
 class CancelException(Exception):
-    """The common base of all cancels: catch it to let flow control pass."""
+    """The common base of all cancels: catch it to let control flow through."""
 
 
 class CancelFitException(CancelException):
@@ -172,11 +172,11 @@ class CancelFitException(CancelException):
 
 
 class CancelRoundException(CancelException):
-    """End this training pass and its validation; go on with the next round."""
+    """End this training epoch and its validation; go on with the next round."""
 
 
 class CancelEpochException(CancelException):
-    """End this pass over a loader; a validation that belongs to it still runs."""
+    """End this epoch over a loader; the validation of a training epoch still runs."""
 
 
 class CancelBatchException(CancelException):

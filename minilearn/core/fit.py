@@ -76,7 +76,7 @@ class Fitting(Dispatch):
             self.cbs[:] = [cb for cb in self.cbs if not any(cb is other for other in added)]
 
     def _end(self) -> None:
-        """Leave nothing of the fit behind but its results."""
+        """Drop all of the fit but its results."""
         if self.plan.stream is not None:
             self.plan.stream.close()
         self.clear_grads()

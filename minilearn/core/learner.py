@@ -125,7 +125,7 @@ class Loop(Fitting):
         try:
             self.backward()
         except BaseException:
-            if not self.plan.in_group:  # they are those of half a backward pass
+            if not self.plan.in_group:  # a backward pass that broke off left them
                 self.clear_grads()
             raise
         self.has_grads = True
@@ -171,13 +171,13 @@ class Loop(Fitting):
             cbs: callbacks for this fit only.
             lr: learning rate for this fit only; `slice(1e-5, 1e-3)` for rates that rise from the
                 first layers to the last.
-            n_steps: updates in all, over as many passes as it takes.
+            n_steps: updates in all, over as many epochs as it takes.
             valid_every: validate after every k epochs, or after every k updates with `(k, "step")`.
             resume: a checkpoint to go on from, or a folder of them; True for the newest usable one
                 of the `CheckpointCB`. `n_epochs` and `n_steps` are the totals then.
             reset_opt: False to go on with the optimizer of the fit before.
-            on_interrupt: "raise" to pass Ctrl-C on after all clean-up, "stop" to return normally
-                with `learn.interrupted` set.
+            on_interrupt: "raise" to raise KeyboardInterrupt after all clean-up, "stop" to return
+                normally with `learn.interrupted` set.
 
         Raises:
             MissingActionError, ActionConflictError: an action has no owner or several.

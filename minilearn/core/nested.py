@@ -1,4 +1,4 @@
-"""Fits inside a fit: passes and probes that leave everything as they found it."""
+"""Nested runs: fits inside, or beside, a fit that leave everything as they found it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_DEPTH = 8  # nobody nests so deep on purpose
 
 
 def takes_part(cb: Any) -> bool:
-    """Return whether `cb` belongs into a probe: it prepares, trains or changes a batch.
+    """Return whether `cb` takes part in nested runs: it prepares, trains or changes a batch.
 
     `in_probe = True | False` on its class decides; else its order, or what it handles.
     """
@@ -36,10 +36,10 @@ def takes_part(cb: Any) -> bool:
 
 
 def participants(learn: Loop) -> list[Any]:
-    """Return the callbacks of `learn` that take part in a probe that begins now.
+    """Return the callbacks of `learn` that take part in a nested run that begins now.
 
     One that is handling an event is left out, unless it answers an action: it would start the same
-    probe again.
+    run again.
     """
     handler = learn.handling
     busy = [cb for cb in learn.cbs if handler is not None and _handles(cb, handler)]
@@ -55,12 +55,12 @@ def _handles(cb: Any, handler: Any) -> bool:
 def inner(
     learn: Loop, cbs: list[Any], *, train: Any = None, valid: Any = None, trains: bool = False
 ) -> Iterator[None]:
-    """Make room for a fit of its own inside whatever `learn` is doing.
+    """Let a fit run inside whatever `learn` is doing, and undo all that it changes.
 
     At the end, however it comes, these are as they were: the Learner's attributes, gradients,
-    random states, the place of loaders that can tell it, attributes and metric objects of `cbs`;
-    and where the fit trains, weights, buffers and the optimizer too. Loaders of torch, and others
-    that count their passes, are run as copies: a pass over them that is under way goes on
+    random states, the position of loaders that have a state, attributes and metric objects of
+    `cbs`; and where the fit trains, weights, buffers and the optimizer too. Loaders of torch, and others
+    that count their epochs, are copied: an epoch over them that is under way goes on
     undisturbed.
 
     Args:
@@ -71,19 +71,19 @@ def inner(
         trains: whether weights may change.
 
     Raises:
-        RuntimeError: a callback starts a pass inside each pass that it starts.
+        RuntimeError: a callback starts a nested run inside each that it starts.
     """
     if learn.depth >= MAX_DEPTH:
         raise RuntimeError(
-            f"{MAX_DEPTH} passes are running inside each other: a callback starts one whenever it "
-            "is in one. Let it look at learn.depth first, which is 0 in the fit itself."
+            f"{MAX_DEPTH} runs are nested: a callback starts one whenever it is in one. "
+            " Let it look at learn.depth first, which is 0 in the fit itself."
         )
     loaders = [pick_loader(learn.dls, True), pick_loader(learn.dls, False)]
     with ExitStack() as stack:
         for undo in _undos(learn, cbs, [*loaders, train, valid], trains):
             stack.callback(undo)
         stack.enter_context(preserved_random_states())
-        if trains:  # also where the outer pass is a validation
+        if trains:  # also inside a validation
             stack.enter_context(torch.enable_grad())
         own_train, own_valid = loaders
         learn.dls = SimpleNamespace(

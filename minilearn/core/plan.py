@@ -168,7 +168,7 @@ class Plan:
                 return
             idle = idle + 1 if self.steps_done == before else 0
             if self.n_steps is not None and idle >= self._patience():
-                raise RuntimeError(self._no_end(f"{idle} passes over all the data"))
+                raise RuntimeError(self._no_end(f"{idle} epochs over all the data"))
             self.epoch = stream.passes
 
     def _no_end(self, what: str) -> str:

@@ -66,7 +66,7 @@ def own_state(dl: Any) -> dict[str, Any] | None:
 
 
 def skip_batches(dl: Any, n: int, own: dict[str, Any] | None, exact: bool = False) -> Iterator[Any]:
-    """Iterate over a loader from behind its first `n` batches.
+    """Iterate over a loader after its first `n` batches.
 
     The random states must be those of its start. The caller restores them afterwards.
 

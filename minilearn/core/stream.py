@@ -234,7 +234,7 @@ class Unshared:
         self.dl = dl
 
     def __iter__(self) -> Iterator[Any]:
-        """Start the next pass."""
+        """Start the next epoch."""
         return iter(self.dl)
 
     def __len__(self) -> int:

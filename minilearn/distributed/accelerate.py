@@ -52,7 +52,7 @@ class AccelerateCB(TrainCB):
 
     Args:
         n_inp: as in `TrainCB`.
-        mixed_precision: "bf16", "fp16" or "no"; None for what `accelerate launch` was told.
+        mixed_precision: "bf16", "fp16" or "no"; None for the one of `accelerate launch`.
         inputs: as in `TrainCB`.
         targets: as in `TrainCB`.
         shard_data: False where the loaders of each process give its own part of the data already,
@@ -66,7 +66,7 @@ class AccelerateCB(TrainCB):
         processes: those that train together; None where this one is alone.
 
     Raises:
-        ValueError: accelerate was told to use an engine that has a loop of its own, or to
+        ValueError: accelerate is set up for an engine with a loop of its own, or to
             accumulate.
         ActionConflictError: there is a MixedPrecision, too.
         RuntimeError: weights get no gradient; names them.
@@ -149,7 +149,7 @@ class AccelerateCB(TrainCB):
             set_seed(derive_seed(draw_seed(), self._together.rank))
 
     def before_epoch(self, learn: Loop) -> None:
-        """Wrap the model, if it is not wrapped yet for such a pass."""
+        """Wrap the model, if it is not wrapped yet for such an epoch."""
         if self._wrapped is None or not self._wrapped.serves(learn.model, learn.training):
             self._release()
             self._keeps = False
@@ -220,7 +220,7 @@ class AccelerateCB(TrainCB):
             equal_buffers(learn.model)
 
     def cleanup_epoch(self, learn: Loop) -> None:
-        """Do so too where a cancel ended the pass for all."""
+        """Do so too where a cancel ended the epoch for all."""
         if isinstance(learn.error, CancelException):
             self.after_epoch(learn)
 
@@ -274,7 +274,7 @@ def make_accelerator(
 
     handlers = list(kwargs.pop("kwargs_handlers", None) or [])
     if not any(isinstance(h, DistributedDataParallelKwargs) for h in handlers):
-        # buffers are made equal at the end of a pass: a forward pass then waits for nobody
+        # buffers are made equal at the end of an epoch: no forward pass waits for them
         handlers.append(
             DistributedDataParallelKwargs(
                 broadcast_buffers=False, find_unused_parameters=find_unused_parameters

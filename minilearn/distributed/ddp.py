@@ -42,7 +42,7 @@ class Wrapped:
 
     Args:
         accelerator: does it.
-        learn: has the model, and says whether the pass trains.
+        learn: has the model, and says whether the epoch trains.
         sync_bn: give batch norm the statistics of all processes.
 
     Attributes:
@@ -79,7 +79,7 @@ class Wrapped:
         return [p.requires_grad for p in self.own.parameters()]
 
     def serves(self, model: Any, training: bool) -> bool:
-        """Return whether this is the wrapper for a pass over `model`."""
+        """Return whether this is the wrapper for an epoch over `model`."""
         same = model is self.own and self._flags() == self._trainable
         return same and (self.training or not training)
 
@@ -186,5 +186,5 @@ def is_sharded(model: Any) -> bool:
 
 
 def sharded_modules(model: Any) -> list[Any]:
-    """Return the modules that `fully_shard` has changed; between passes some hold all weights."""
+    """Return the modules that `fully_shard` has changed; between epochs some hold all weights."""
     return [m for m in getattr(model, "modules", tuple)() if hasattr(m, "reshard")]

@@ -1,6 +1,6 @@
 """One process's part of a loader: every sample goes to one process, and none twice.
 
-Batches are dealt out in groups of one for each process. Where a loader tells its indices a group is
+Batches are dealt out in groups of one for each process. Where a loader has indices a group is
 joined and cut into even parts, so that the parts of a group are together the batch of the one
 process with the n-fold batch size; else each process takes one batch of the group.
 """
@@ -119,7 +119,7 @@ class Shard:
 
     @property
     def left_out(self) -> str:
-        """What of the data is left out of a training pass, in words; empty where nothing is."""
+        """What of the data is left out of a training epoch, in words; empty where nothing is."""
         n = n_batches(self.dl)
         drop_last = getattr(self.dl, "drop_last", False) or (self._cuts and drawn_by(self.dl)[2])
         if n is None or not (self.training and self.shares) or drop_last:
@@ -130,11 +130,11 @@ class Shard:
         return f"{n % self.n} batches" if n % self.n else ""
 
     def __iter__(self) -> Iterator[Any]:
-        """Start the next pass."""
+        """Start the next epoch."""
         return self.batches()
 
     def batches(self, start: int = 0) -> Iterator[Any]:
-        """Start the next pass at this process's batch number `start`."""
+        """Start the next epoch at this process's batch number `start`."""
         dl = self.dl
         if self.shares and isinstance(dl, (ArrayLoader, SeededLoader)):
             if dl.seed is None:
@@ -186,7 +186,7 @@ class Shard:
             warnings.warn(f"the training stream: {what}; they are left out", stacklevel=2)
 
     def __getattr__(self, name: str) -> Any:
-        # its place is told by counting: a loader that tells its own knows nothing of the others
+        # its position is counted: the loader's own state knows nothing of the other processes
         if name in ("dl", "state_dict", "load_state_dict") or name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.dl, name)
@@ -220,7 +220,7 @@ def warn_of_rest(shard: Shard) -> None:
     if shard.rank == 0 and (left_out := shard.left_out):
         warnings.warn(
             f"{left_out} do not go round {shard.n} processes and are left out of each training "
-            "pass (others each time, where the order is shuffled)",
+            "epoch (others each time, where the order is shuffled)",
             stacklevel=2,
         )
 
@@ -241,7 +241,7 @@ def _plain_sampler(sampler: Any) -> Any:
 
 
 def _order(dl: Any) -> list[Any]:
-    """Return the indices of a pass, drawing what the loader would draw."""
+    """Return the indices of an epoch, drawing what the loader would draw."""
     if dl.batch_sampler is None:
         return list(_plain_sampler(dl.sampler))
     if type(dl.batch_sampler) is BatchSampler:

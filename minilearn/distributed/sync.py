@@ -99,7 +99,7 @@ class Processes:
             where = [f"process {r} is at {PLACES[int(row[0])]}" for r, row in enumerate(rows)]
             raise RuntimeError(
                 f"the processes went different ways: {'; '.join(where)}. Callbacks that start "
-                "passes, cancel or save together must do so in all processes."
+                "runs, cancel or save together must do so in all processes."
             )
         return [row[1 : 1 + len(numbers)] for row in rows]
 
