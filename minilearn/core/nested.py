@@ -59,8 +59,8 @@ def inner(
 
     At the end, however it comes, these are as they were: the Learner's attributes, gradients,
     random states, the position of loaders that have a state, attributes and metric objects of
-    `cbs`; and where the fit trains, weights, buffers and the optimizer too. Loaders of torch, and others
-    that count their epochs, are copied: an epoch over them that is under way goes on
+    `cbs`; and where the fit trains, weights, buffers and the optimizer too. Loaders of torch, and
+    others that count their epochs, are copied: an epoch over them that is under way goes on
     undisturbed.
 
     Args:
