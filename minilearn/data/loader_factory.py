@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from minilearn.base.batch import n_batches
 from minilearn.base.text import whole
+from minilearn.core.stream import epoch_followers
 
 from .seeded import ArrayLoader, SeededLoader
 
@@ -108,7 +109,7 @@ def make_loader(
         )
     kwargs = {
         "drop_last": drop_last,
-        "persistent_workers": kwargs.get("num_workers", 0) > 0,
+        "persistent_workers": kwargs.get("num_workers", 0) > 0 and not epoch_followers(ds),
         "pin_memory": torch.cuda.is_available(),
     } | kwargs
     if is_stream:
