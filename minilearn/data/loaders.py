@@ -254,9 +254,9 @@ class DataLoaders:
 
 def _as_tensor(array: Any) -> Tensor:
     array = as_array(array)
-    if getattr(array, "dtype", None) == object:  # pandas: several types, or missing values allowed
-        array = np.asarray(array.tolist())
-    if getattr(getattr(array, "dtype", None), "kind", "") in tuple("OUS"):
+    if getattr(getattr(array, "dtype", None), "kind", "") == "O":
+        array = np.asarray(array.tolist())  # pandas: several types, or missing values allowed
+    if getattr(getattr(array, "dtype", None), "kind", "") in ("O", "U", "S"):
         raise TypeError(
             f"an array of {array.dtype} is no tensor: turn texts and categories into numbers, by "
             ".cat.codes of pandas for example, and fill missing values"
