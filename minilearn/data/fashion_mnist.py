@@ -81,13 +81,6 @@ def _png(image: np.ndarray, level: int) -> bytes:
     return file.getvalue()
 
 
-def _sample_table(split: str) -> pa.Table:
-    import pyarrow.parquet as pq
-
-    # Not through load_dataset, which would copy the file to the user's cache folder.
-    return pq.read_table(SAMPLE / f"{split}.parquet").cast(_features().arrow_schema)
-
-
 def _features() -> Features:
     from datasets import ClassLabel, Features, Image
 
@@ -95,15 +88,15 @@ def _features() -> Features:
 
 
 def _as_dataset(split: str, full: bool) -> Dataset:
+    import pyarrow.parquet as pq
     from datasets import Dataset, DatasetInfo, NamedSplit
 
-    # Not compressed, which makes it five times faster.
-    table = as_table(*read_original(split), level=0) if full else _sample_table(split)
-    info = DatasetInfo(
-        features=_features(),
-        license="MIT",
-        homepage="https://github.com/zalandoresearch/fashion-mnist",
-    )
+    if full:  # not compressed, which makes it five times faster
+        table = as_table(*read_original(split), level=0)
+    else:  # not through load_dataset, which would copy the file to the user's cache folder
+        table = pq.read_table(SAMPLE / f"{split}.parquet").cast(_features().arrow_schema)
+    homepage = "https://github.com/zalandoresearch/fashion-mnist"
+    info = DatasetInfo(features=_features(), license="MIT", homepage=homepage)
     return Dataset(table, info=info, split=NamedSplit(split))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -215,10 +215,12 @@ def collate(rows: Sequence[Row]) -> tuple[Tensor | None, Tensor | None, list[Fil
     return torch.stack(pixels), torch.stack(targets), errors
 
 
-def finish_batches(batches: Iterator[Any], to_model: ToModel, log: ErrorLog) -> Iterator[Any]:
+def finish_batches(batches: Iterable[Any], to_model: ToModel, log: ErrorLog) -> Iterator[Any]:
     """Yield batches ready for the model; log their errors, and report them once at the end."""
+    log.read = 0
     try:
         for pixels, targets, errors in batches:
+            log.read += len(errors) + (0 if pixels is None else len(pixels))
             log.add(errors)
             yield None if pixels is None else (to_model(pixels), to_model.moved(targets))
     finally:
