@@ -20,6 +20,12 @@ CHANNELS = (1, 3, 4)  # gray, RGB, RGBA
 PIL_MODES = {"P": "RGBA", "PA": "RGBA", "LA": "RGBA", "CMYK": "RGB", "YCbCr": "RGB", "HSV": "RGB"}
 
 
+def as_written(name: Any) -> str:
+    """Return a name for a title or label: its dollars begin no formula, and legends hide none."""
+    text = str(name).replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
+
+
 def show_image(
     im: Any,
     ax: Axes | None = None,
@@ -36,7 +42,7 @@ def show_image(
             first and all others last.
         ax: the axes; None for a new figure.
         figsize: width and height of the new figure in inches.
-        title: shown above the image.
+        title: shown above the image, as it is written.
         noframe: leave out the frame.
         **kwargs: go to `Axes.imshow`, such as `cmap` or `origin`.
 
@@ -46,7 +52,7 @@ def show_image(
     ax = ax or new_axes(figsize)
     ax.imshow(_image_array(im), **kwargs)
     if title is not None:
-        ax.set_title(str(title.item()) if torch.is_tensor(title) else title)
+        ax.set_title(as_written(title.item() if torch.is_tensor(title) else title))
     ax.set(xticks=[], yticks=[])
     if noframe:
         ax.axis("off")

@@ -149,13 +149,15 @@ def plot_losses(history: History, path: Path, title: str) -> None:
     """Draw the training and the validation loss of each epoch to an image file."""
     from matplotlib.figure import Figure  # without pyplot: no window system is asked for
 
+    from minilearn.base.plotting import as_written
+
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     ax: Any = figure.subplots()
     epochs = [row["epoch"] + 1 for row in history]
     for name in ("train_loss", "valid_loss"):
         if name in history.columns:
             ax.plot(epochs, history[name], marker="o", label=name.replace("_", " "))
-    ax.set(title=title, xlabel="epoch", ylabel="loss (cross-entropy)")
+    ax.set(title=as_written(title), xlabel="epoch", ylabel="loss (cross-entropy)")
     ax.xaxis.get_major_locator().set_params(integer=True)
     ax.grid(alpha=0.3)
     if history:

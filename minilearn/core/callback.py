@@ -202,4 +202,6 @@ def add_location(error: BaseException, where: str, learn: Any) -> None:
         note += f", epoch {learn.epoch}, batch {learn.iter} ({phase})"
         if learn.batch is not None:
             note += f", batch shapes {describe(learn.batch)}"
+    if "more than 1 value per channel" in str(error):
+        note += ". A batch norm cannot train on one sample: drop_last=True leaves such a batch out"
     error.add_note(note)

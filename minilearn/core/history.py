@@ -85,7 +85,7 @@ class History(list):
             ValueError: there are no rows yet.
             KeyError: there is no such column.
         """
-        from ..base.plotting import get_grid
+        from ..base.plotting import as_written, get_grid
 
         if not self:
             raise ValueError("the history has no rows yet: call plot() after a fit")
@@ -100,7 +100,7 @@ class History(list):
             columns = {f"train_{name}": "training", _valid_column(name): "validation"}
             for column in [c for c in columns if c in self.columns] or [name]:
                 ax.plot(x, self[column], "o-", ms=3, label=columns[column])
-            ax.set(title=name, xlabel="epoch" if by_epoch else "updates")
+            ax.set(title=as_written(name), xlabel="epoch" if by_epoch else "updates")
             ax.xaxis.get_major_locator().set_params(integer=True)
             ax.grid(alpha=0.3)
         lines = {line.get_label(): line for ax in axs.flat for line in ax.lines}

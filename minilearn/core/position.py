@@ -31,7 +31,7 @@ def generators(dl: Any) -> list[Any]:
 
 def loader_state(dl: Any) -> dict[str, Any]:
     """Return what decides about a loader's next epoch: seed, epoch, states of generators."""
-    dl = _unwrapped(dl)
+    dl = unwrapped(dl)
     state = {
         name: vars(dl)[name] for name in ("seed", "epoch") if name in getattr(dl, "__dict__", {})
     }
@@ -40,7 +40,7 @@ def loader_state(dl: Any) -> dict[str, Any]:
 
 def load_loader_state(dl: Any, state: dict[str, Any]) -> None:
     """Let the next epoch of a loader be that of `loader_state`."""
-    dl = _unwrapped(dl)
+    dl = unwrapped(dl)
     for name in ("seed", "epoch"):
         if name in state and name in getattr(dl, "__dict__", {}):
             setattr(dl, name, state[name])
@@ -48,7 +48,7 @@ def load_loader_state(dl: Any, state: dict[str, Any]) -> None:
         load_generator_state(generator, saved)
 
 
-def _unwrapped(dl: Any) -> Any:
+def unwrapped(dl: Any) -> Any:
     """Return the loader inside those that serve a part of it."""
     while "dl" in getattr(dl, "__dict__", {}):
         dl = vars(dl)["dl"]

@@ -6,16 +6,16 @@ A loader is any iterable of batches, with or without a length.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections.abc import Iterator, Mapping, ValuesView
+from itertools import chain, islice
 from typing import Any
 
 from torch import Tensor
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from ..base.batch import is_empty, n_batches
 from ..base.seed import random_states, restore_random_states
-from .position import load_loader_state, loader_state, own_state, skip_batches
+from .position import load_loader_state, loader_state, own_state, skip_batches, unwrapped
 
 
 def pick_loader(dls: Any, training: bool) -> Any:
@@ -73,10 +73,34 @@ def no_batches(dl: Any, phase: str) -> str:
 
 
 def set_epoch(dl: Any, epoch: int) -> None:
-    """Give the epoch to samplers that shuffle by it, as torch.distributed's do."""
-    for owner in (getattr(dl, name, None) for name in ("sampler", "batch_sampler", "dataset")):
-        if (set_owner := getattr(owner, "set_epoch", None)) is not None:
-            set_owner(epoch)
+    """Give the epoch to the samplers and data sets that follow it, also inside a Subset, say.
+
+    Living workers would keep an old copy of such a data set: the next epoch starts new ones.
+    """
+    data = epoch_followers(getattr(dl, "dataset", None))
+    samplers = [getattr(dl, name, None) for name in ("sampler", "batch_sampler")]
+    for owner in [*chain(*map(epoch_followers, samplers)), *data]:
+        owner.set_epoch(epoch)
+    if data and isinstance(loader := unwrapped(dl), DataLoader):
+        loader._iterator = None
+
+
+def epoch_followers(owner: Any) -> list[Any]:
+    """Return what has a method `set_epoch`: a sampler or data set, or those that it is made of."""
+    found, seen, todo = [], set(), [owner]
+    while todo:
+        part = todo.pop(0)
+        if part is None or id(part) in seen:
+            continue
+        seen.add(id(part))
+        if hasattr(part, "set_epoch"):
+            found.append(part)
+            continue
+        several = getattr(part, "datasets", ())  # of a ConcatDataset; a dict in a StackDataset
+        several = several.values() if isinstance(several, Mapping) else several
+        todo += several if isinstance(several, (list, tuple, ValuesView)) else ()
+        todo += [getattr(part, name, None) for name in ("dataset", "sampler")]
+    return found
 
 
 class Stream:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from .decode import MODES, as_mode, own_channels, to_tensor
-from .png import decode_pngs
+from .decode import MODES, as_mode, in_threads, own_channels, to_tensor
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -96,9 +95,8 @@ def decode_images(
 ) -> Tensor:
     """Decode the rows of an Image column to uint8, shape (N, C, H, W), as `ds[i]` would show them.
 
-    Small plain PNG files are inflated all together, others opened with PIL in threads. Palettes
-    and CMYK become RGB (with transparency RGBA), black-and-white images grey; all must have
-    one size and mode.
+    Palettes and CMYK become RGB (with transparency RGBA), black-and-white images grey; all must
+    have one size and mode.
 
     Args:
         rows: what the column stores: dicts with `bytes` or a `path`.
@@ -106,34 +104,27 @@ def decode_images(
         key: the column's name, for errors.
         limit: the most bytes that the result may take.
     """
-    first = _open(rows[0], feature)
-    size, n = first.nbytes * len(rows), len(rows)
-    if size > limit:
+    shape, n = _open(rows[0], feature).shape, len(rows)
+    if (size := math.prod(shape) * n) > limit:
         raise MemoryError(
             f"the {n:,} images of column {key!r} take {size / 2**30:.1f} GiB when decoded, above "
             f"{limit / 2**30:.1f}. Pass cache=True to keep them all the same, or decode them "
             "batch by batch in ds.with_transform(f)."
         )
-    files = [row["bytes"] for row in rows]
-    fits = first.shape[1] * first.shape[2] <= 64 * 64  # PIL is the faster one on large images
-    images = decode_pngs(files) if fits and all(files) else None
-    if images is None or images.shape[1:] != first.shape:  # `feature` asks for another mode
-        images = _decode_with_pil(rows, feature, key, first.shape)
-    return images
+    images = torch.empty(n, *shape, dtype=torch.uint8)
 
+    def read(row: int) -> None:
+        image = _open(rows[row], feature)
+        if image.shape != shape:
+            raise ValueError(
+                f"images of column {key!r} differ: (C, H, W) is {tuple(shape)} in row 0 and "
+                f"{tuple(image.shape)} in row {row}. Give them one mode by ds.cast_column({key!r}, "
+                'datasets.Image(mode="RGB")), and one size by resizing them in '
+                "ds.with_transform(f)."
+            )
+        images[row] = image
 
-def _decode_with_pil(rows: Sequence[Mapping], feature: Any, key: str, shape: tuple) -> Tensor:
-    images = torch.empty(len(rows), *shape, dtype=torch.uint8)
-    with ThreadPoolExecutor() as pool:  # PIL lets other threads run while it decodes
-        for i, image in enumerate(pool.map(lambda row: _open(row, feature), rows)):
-            if image.shape != shape:
-                raise ValueError(
-                    f"images of column {key!r} differ: (C, H, W) is {shape} in row 0 and "
-                    f"{image.shape} in row {i}. Give them one mode by ds.cast_column({key!r}, "
-                    'datasets.Image(mode="RGB")), and one size by resizing them in '
-                    "ds.with_transform(f)."
-                )
-            images[i] = image
+    in_threads(read, n)
     return images
 
 

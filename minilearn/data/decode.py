@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
 MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}  # PIL's 8-bit modes by their channels
 WHITE = 255
+CHUNK = 64  # images that a thread reads at a time
 
 
 def read_image(source: Any, channels: int = 3, background: Any = WHITE) -> Tensor:
@@ -71,6 +74,17 @@ def to_tensor(image: Image) -> Tensor:
 
     pixels = np.array(image).reshape(image.height, image.width, -1)  # (H, W, C)
     return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
+
+
+def in_threads(read: Callable[[int], None], n: int) -> None:
+    """Call `read` for each of `n` images; PIL lets other threads run while it decodes."""
+
+    def read_chunk(start: int) -> None:
+        for row in range(start, min(start + CHUNK, n)):
+            read(row)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(read_chunk, range(0, n, CHUNK)))
 
 
 def _from_16_bits(image: Image) -> Image:

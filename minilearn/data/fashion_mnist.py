@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 import gzip
+import io
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from .png import encode_pngs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,16 +68,17 @@ def as_table(images: np.ndarray, labels: np.ndarray, level: int) -> pa.Table:
     """Pack images (as PNG files of zlib `level`) and labels as `datasets` stores them."""
     import pyarrow as pa
 
-    files = [{"bytes": png, "path": None} for png in encode_pngs(images, level)]
+    files = [{"bytes": _png(image, level), "path": None} for image in images]
     schema = _features().arrow_schema
     return pa.Table.from_arrays([pa.array(files, schema[0].type), pa.array(labels)], schema=schema)
 
 
-def _sample_table(split: str) -> pa.Table:
-    import pyarrow.parquet as pq
+def _png(image: np.ndarray, level: int) -> bytes:
+    from PIL import Image
 
-    # Not through load_dataset, which would copy the file to the user's cache folder.
-    return pq.read_table(SAMPLE / f"{split}.parquet").cast(_features().arrow_schema)
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "PNG", compress_level=level)
+    return file.getvalue()
 
 
 def _features() -> Features:
@@ -88,17 +88,16 @@ def _features() -> Features:
 
 
 def _as_dataset(split: str, full: bool) -> Dataset:
+    import pyarrow.parquet as pq
     from datasets import Dataset, DatasetInfo, NamedSplit
-    from datasets.table import InMemoryTable
 
-    # Not compressed, which makes it five times faster.
-    table = as_table(*read_original(split), level=0) if full else _sample_table(split)
-    info = DatasetInfo(
-        features=_features(),
-        license="MIT",
-        homepage="https://github.com/zalandoresearch/fashion-mnist",
-    )
-    return Dataset(InMemoryTable(table), info=info, split=NamedSplit(split))
+    if full:  # not compressed, which makes it five times faster
+        table = as_table(*read_original(split), level=0)
+    else:  # not through load_dataset, which would copy the file to the user's cache folder
+        table = pq.read_table(SAMPLE / f"{split}.parquet").cast(_features().arrow_schema)
+    homepage = "https://github.com/zalandoresearch/fashion-mnist"
+    info = DatasetInfo(features=_features(), license="MIT", homepage=homepage)
+    return Dataset(table, info=info, split=NamedSplit(split))
 
 
 def _from_hub() -> DatasetDict:

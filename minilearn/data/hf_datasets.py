@@ -21,7 +21,8 @@ from .loader_factory import make_loader
 from .pipeline import Pipeline, names_of
 from .seeded import ArrayLoader, SeededLoader
 
-VALID_SPLITS = ("validation", "valid", "val", "dev", "test")  # the first that exists is taken
+# The first that exists is taken.
+VALID_SPLITS = ("validation", "valid", "val", "eval", "dev", "test")
 
 
 class inplace:
@@ -135,25 +136,24 @@ def choose_splits(dd: Mapping[str, Any], wanted: Mapping[str, str | None] | None
         wanted: the user's choice for some or all of the three; None as a choice means none.
 
     Raises:
-        KeyError: a split does not exist, or none is known for training or validation.
+        KeyError: a split does not exist, none is known for training or validation, or all are None.
     """
     names = list(dd)
     validation = next((name for name in VALID_SPLITS if name in dd), None)
     splits = {"train": "train", "valid": validation, "test": "test" if "test" in dd else None}
     splits |= wanted or {}
-    if splits["train"] not in dd:
-        raise MissingKeyError(
-            f"no split {splits['train']!r} to train on; there are {names}. {HOW_TO_NAME}"
-        )
+    for role, name in splits.items():
+        if name is not None and name not in dd:
+            raise MissingKeyError(f"no split {name!r} for {role}; there are {names}. {HOW_TO_NAME}")
     if splits["valid"] is None and "valid" not in (wanted or {}):
         raise MissingKeyError(
             f"no split to validate on; there are {names}. {HOW_TO_NAME}, split the data by "
             'dd["train"].train_test_split(0.2), or pass splits={"valid": None} to do without.'
         )
-    for role, name in splits.items():
-        if name is not None and name not in dd:
-            raise MissingKeyError(f"no split {name!r} for {role}; there are {names}")
-    return {role: name for role, name in splits.items() if name is not None}
+    chosen = {role: name for role, name in splits.items() if name is not None}
+    if not chosen:
+        raise MissingKeyError(f"no split is used; there are {names}. {HOW_TO_NAME}")
+    return chosen
 
 
 HOW_TO_NAME = 'Name it in splits={"train": ..., "valid": ...}'
@@ -185,7 +185,8 @@ def hub_loaders(
         The loaders by role, and the pipeline of plain data with at most one column of images.
     """
     plain = _are_plain({splits[role]: ds for role, ds in data.items()})
-    collate = collate_dict(data["train"], keys)
+    first = next(iter(data))  # train, where there is one
+    collate = collate_dict(data[first], keys)
     if cache and "collate_fn" in kwargs:
         raise ValueError(
             "cache=True keeps columns and collate_fn wants rows; give only one of them"
@@ -199,11 +200,11 @@ def hub_loaders(
     if plain:
         read = partial(load_columns, keys=keys, limit=math.inf if cache else MEMORY_LIMIT)
     else:
-        read = partial(_run_transform, collate=collate, seed=options["train"]["seed"], **kwargs)
+        read = partial(_run_transform, collate=collate, seed=options[first]["seed"], **kwargs)
     distinct = {id(ds): ds for ds in data.values()}  # one split may be both valid and test
     once = {key: read(ds) for key, ds in distinct.items()}
     columns = {role: once[id(ds)] for role, ds in data.items()}
-    pipelines = _pipelines(columns, data["train"].features, normalize) if plain else {}
+    pipelines = _pipelines(columns, data[first].features, normalize) if plain else {}
     transforms = {key: pipeline.scale for key, pipeline in pipelines.items() if key is not None}
     loaders: dict[str, Any] = {
         role: ArrayLoader(
@@ -218,18 +219,18 @@ def _pipelines(
     columns: Mapping[str, Mapping[str, Any]], features: Any, normalize: bool | tuple
 ) -> dict[str | None, Pipeline]:
     """Return the pipeline of each column of images; without such columns, that of the classes."""
-    train, classes = columns["train"], names_of(features)
+    first, classes = next(iter(columns.values())), names_of(features)
     pipelines: dict[str | None, Pipeline] = {}
-    for key in filter(lambda key: is_image(features[key]), train):
+    for key in filter(lambda key: is_image(features[key]), first):
         shapes = {role: tuple(part[key].shape[1:]) for role, part in columns.items()}
-        channels, height, width = shapes["train"]
+        channels, height, width = first[key].shape[1:]
         if any(shape[0] != channels for shape in shapes.values()):
             raise ValueError(
                 f"images of column {key!r} have other channels in other splits: (C, H, W) is "
                 f"{shapes}; give them one mode by "
                 f'dd.cast_column({key!r}, datasets.Image(mode="RGB"))'
             )
-        stats = channel_stats(train[key]) if normalize is True else normalize or (None, None)
+        stats = channel_stats(first[key]) if normalize is True else normalize or (None, None)
         mean, std = (x if x is None else torch.as_tensor(x).tolist() for x in stats)
         pipelines[key] = Pipeline((height, width), "crop", channels, mean, std, classes)
     return pipelines or {None: Pipeline(classes=classes)}

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from minilearn.base.batch import n_batches
 from minilearn.base.text import whole
+from minilearn.core.stream import epoch_followers
 
 from .seeded import ArrayLoader, SeededLoader
 
@@ -19,13 +21,15 @@ class Dataset:
     """Arrays of one length: item, slice or index list i is (x[i], y[i], ...).
 
     Args:
-        arrays: tensors, numpy arrays or other sequences, of N items each.
+        arrays: tensors, numpy arrays, tables or columns of pandas, or other sequences, of N items
+            each.
 
     Raises:
         ValueError: the arrays differ in length.
     """
 
     def __init__(self, *arrays: Any) -> None:
+        arrays = tuple(map(as_array, arrays))
         lengths = [len(a) for a in arrays]
         if len(set(lengths)) != 1:
             raise ValueError(f"arrays of one length are needed, these have {lengths}")
@@ -48,6 +52,13 @@ class Dataset:
     def __getitem__(self, i: Any) -> tuple:
         """Return item, slice or index list `i` of every array."""
         return tuple(a[i] for a in self.arrays)
+
+
+def as_array(data: Any) -> Any:
+    """Return a table or column of pandas as an array, read-only arrays as copies, others as is."""
+    data = data.to_numpy() if hasattr(data, "to_numpy") else data
+    read_only = isinstance(data, np.ndarray) and not data.flags.writeable  # torch warns of those
+    return data.copy() if read_only else data
 
 
 def get_dls(
@@ -108,7 +119,7 @@ def make_loader(
         )
     kwargs = {
         "drop_last": drop_last,
-        "persistent_workers": kwargs.get("num_workers", 0) > 0,
+        "persistent_workers": kwargs.get("num_workers", 0) > 0 and not epoch_followers(ds),
         "pin_memory": torch.cuda.is_available(),
     } | kwargs
     if is_stream:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,11 +18,8 @@ from .data_summary import DataSummary, summarize_data
 from .hf_datasets import choose_splits, hub_loaders
 from .images.dataset import ImageDataset
 from .images.errors import ErrorLog
-from .loader_factory import Dataset, check_not_empty, get_dls
+from .loader_factory import Dataset, as_array, check_not_empty, get_dls
 from .pipeline import Pipeline
-
-if TYPE_CHECKING:
-    import numpy as np
 
 log = logging.getLogger(__name__)
 
@@ -153,7 +151,8 @@ class DataLoaders:
         """Make loaders of arrays in memory; a random part is for validation.
 
         Args:
-            x: tensor or numpy array of N items. Numpy's float64 becomes torch's default type.
+            x: N items as a tensor, a numpy array, or a table or column of pandas, whose rows are
+                taken in their order. Numpy's float64 becomes torch's default type.
             y: the targets, likewise.
             more: further arrays, each an element of the batch.
             bs: items in a training batch.
@@ -164,6 +163,7 @@ class DataLoaders:
             kwargs: `bs_valid` and `drop_last` of `get_dls`.
 
         Raises:
+            TypeError: an array holds something else than numbers.
             ValueError: the arrays differ in length, or a part would be empty.
         """
         arrays = [_as_tensor(a) for a in (x, y, *more) if a is not None]
@@ -209,10 +209,11 @@ class DataLoaders:
 
         Args:
             dd: data sets by split. `train` is for training; the first of validation, valid, val,
-                dev and test for validation; `dls.splits` and `repr(dls)` show the choice.
+                eval, dev and test for validation; `dls.splits` and `repr(dls)` show the choice.
             batch_size: items in a training batch.
             as_tuple: batches are tuples in the order of `features`, else dicts.
-            splits: another choice, such as `{"train": "train_small", "valid": None}`.
+            splits: another choice, such as `{"train": "train_small", "valid": None}`; None for
+                none.
             keys: the columns wanted and their order, instead of all.
             normalize: True for mean and std of the training images in each channel (`dls.mean`,
                 `dls.std`), a pair of mean and std to use instead, False for images of 0..1.
@@ -235,7 +236,8 @@ class DataLoaders:
         options: dict[str, Any] = {
             role: {"batch_size": bs_valid or 2 * batch_size, "seed": seed} for role in names
         }
-        options["train"] |= {"batch_size": batch_size, "shuffle": True, "drop_last": drop_last}
+        if "train" in options:
+            options["train"] |= {"batch_size": batch_size, "shuffle": True, "drop_last": drop_last}
         for role, ds in data.items():
             check_not_empty(
                 ds, names[role], options[role]["batch_size"], drop_last and role == "train"
@@ -251,6 +253,14 @@ class DataLoaders:
 
 
 def _as_tensor(array: Any) -> Tensor:
+    array = as_array(array)
+    if getattr(getattr(array, "dtype", None), "kind", "") == "O":
+        array = np.asarray(array.tolist())  # pandas: several types, or missing values allowed
+    if getattr(getattr(array, "dtype", None), "kind", "") in ("O", "U", "S"):
+        raise TypeError(
+            f"an array of {array.dtype} is no tensor: turn texts and categories into numbers, by "
+            ".cat.codes of pandas for example, and fill missing values"
+        )
     tensor = torch.as_tensor(array)
     wide = tensor.dtype == torch.float64 and not isinstance(array, Tensor)
     return tensor.to(torch.get_default_dtype()) if wide else tensor

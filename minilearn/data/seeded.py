@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, Subset
 
 from minilearn.base.seed import SEED_RANGE, preserved_random_states
 from minilearn.base.text import whole
+from minilearn.core.stream import epoch_followers
 
 # Options that SeededLoader passes on to its inner loader.
 FETCHING = ("num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
@@ -206,7 +207,9 @@ class SeededLoader(EpochLoader, DataLoader):
 
     def _get_fetcher(self, seed: int) -> Any:
         """Return the inner loader, whose data set takes (epoch, indices) as its index."""
-        if self._fetcher is None or not self.persistent_workers:
+        # Living workers would not hear of the data set's next epoch.
+        keep = self.persistent_workers and not epoch_followers(self.dataset)
+        if self._fetcher is None or not keep:
             self._fetcher = DataLoader(
                 _SeededBatches(self.dataset, self.collate_fn, seed),
                 batch_size=None,

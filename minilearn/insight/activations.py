@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..base.plotting import get_grid, show_image, subplots
+from ..base.plotting import as_written, get_grid, show_image, subplots
 from ..core.learner import Loop
 from .hooks import Hook, HooksCallback, first_float
 
@@ -228,7 +228,7 @@ class ActivationStats(HooksCallback):
         fig, axes = get_grid(len(hooks), title=title, size=11, weight="normal", **size)
         for ax, h in zip(axes.flat, hooks, strict=False):
             draw(ax, h)
-            ax.set_title(h.name, fontsize=8 if few else 6)
+            ax.set_title(as_written(h.name), fontsize=8 if few else 6)
             ax.tick_params(labelsize=7)
         fig.supxlabel(self._unit(), size=9)
         return axes
@@ -248,7 +248,7 @@ def plot_layers(
     colours = plt.get_cmap("viridis")(np.linspace(0, 0.95, len(names)))
     for ax, (title, lines) in zip(axes, curves.items(), strict=True):
         for line, colour, name in zip(lines, colours, names, strict=True):
-            ax.plot(line, color=colour, label=name, **_marker(line))
+            ax.plot(line, color=colour, label=as_written(name), **_marker(line))
         ax.set(title=title, xlabel=xlabel, yscale=yscale)
     legend = {"loc": "outside right center", "ncols": math.ceil(len(names) / 40), "fontsize": 8}
     fig.legend(*axes[0].get_legend_handles_labels(), **legend)

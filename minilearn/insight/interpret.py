@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..base.batch import describe, map_batch
-from ..base.plotting import new_axes, show_images
+from ..base.plotting import as_written, new_axes, show_images
 from ..callbacks.training import loss_by_sample
 from ..core.history import History
 from ..core.learner import Loop
@@ -121,7 +121,7 @@ class Interpretation:
         fractions = self.confusion / self.confusion.sum(1, keepdim=True).clamp(min=1)
         ax = ax or new_axes((2 + 0.5 * k, 2 + 0.5 * k))
         ax.imshow(fractions.numpy(), cmap="Blues", vmin=0, vmax=1)
-        names = [str(name) for name in self.classes]
+        names = [as_written(name) for name in self.classes]
         ax.set(xlabel="predicted", ylabel="actual", xticks=range(k), yticks=range(k))
         ax.set_xticklabels(names, rotation=45, ha="right", rotation_mode="anchor")
         ax.set_yticklabels(names)

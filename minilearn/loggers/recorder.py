@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..base.plotting import subplots
+from ..base.plotting import as_written, subplots
 from ..core.callback import Callback
 from ..core.events import Order
 from ..core.learner import Loop
@@ -95,7 +95,7 @@ class RecorderCB(Callback):
         axes = list(subplots(1, len(recs), figsize=(4.5 * len(recs), 3))[1])
         for ax, (name, values) in zip(axes, recs.items(), strict=True):
             lines = ax.plot(range(1, len(values) + 1), values)
-            ax.set(title=name, xlabel="update")
+            ax.set(title=as_written(name), xlabel="update")
             ax.grid(alpha=0.3)
             if len(lines) > 1:
                 ax.legend(lines, [f"group {i}" for i in range(len(lines))])

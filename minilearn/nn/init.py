@@ -6,6 +6,7 @@ For Xavier and the rest use `torch.nn.init`.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
@@ -25,7 +26,7 @@ SOFTMAXES = (nn.Softmax, nn.LogSoftmax, nn.Softmax2d, nn.Softmin)  # their mean 
 def init_weights(m: nn.Module, leaky: float = 0.0) -> None:
     """Fill the weight of `m` by Kaiming's normal rule, if it is a convolution.
 
-    The standard std is sqrt(2 / (1 + leaky**2) / fan_in), so that activations keep their
+    The std is sqrt(2 / (1 + leaky**2) / fan_in), so that activations keep their
     size through layers of (leaky) ReLUs. Biases and other modules stay as they are. For a whole
     model: `model.apply(init_weights)` or `model.apply(partial(init_weights, leaky=0.1))`.
 
@@ -48,7 +49,7 @@ def lsuv_init(
     tol: float = 1e-3,
     max_steps: int = 100,
 ) -> None:
-    """Rescale `m_in` until the output of `m` has mean 0 and standard std 1.
+    """Rescale `m_in` until the output of `m` has mean 0 and std 1.
 
     Args:
         model: run on `xb` in its current mode without gradients; only `m_in` changes, in place.
@@ -56,7 +57,7 @@ def lsuv_init(
         m: the module whose output is measured, usually the activation after `m_in`.
         m_in: a layer with a weight and a bias. Without a bias only the std is set.
         xb: one batch, shape (B, C, H, W), on the model's device.
-        tol: largest distance of mean and standard std from 0 and 1.
+        tol: largest distance of mean and std from 0 and 1.
         max_steps: largest number of corrections, each of which runs the model once.
 
     Raises:
@@ -124,7 +125,7 @@ def _standardise(model: nn.Module, pair: _Pair, xb: Tensor, tol: float, max_step
 
 
 def _measure(model: nn.Module, pair: _Pair, xb: Tensor) -> tuple[float, float]:
-    """Return mean and standard std of the output of `pair.measured`."""
+    """Return mean and std of the output of `pair.measured`."""
     moments: list[tuple[Tensor, Tensor]] = []
 
     def record(m: nn.Module, inp: tuple, out: Tensor) -> None:
@@ -190,22 +191,27 @@ def _assign(m: nn.Module, name: str, value: Tensor) -> None:
         getattr(m, name).copy_(value)
 
 
-class _Call(NamedTuple):
-    """One run of a module: its first input, its output, and how often it had run before."""
-
-    module: nn.Module
-    x: object
-    out: object
-    index: int
-
-
-def _trace(model: nn.Module, xb: Tensor) -> list[_Call]:
-    """Run the model once and list the calls of its layers and leaf modules, as they ended."""
-    calls: list[_Call] = []
+def _pairs(model: nn.Module, xb: Tensor) -> list[_Pair]:
+    """Run the model once to find the layers to rescale, and where to measure each of them."""
+    names = {m: name for name, m in model.named_modules()}
+    pairs: dict[nn.Module, _Pair] = {}
+    runs: Counter[nn.Module] = Counter()
+    outputs: dict[int, tuple[object, nn.Module]] = {}  # id of a tensor: itself, and its layer
 
     def record(m: nn.Module, inp: tuple, out: object) -> None:
-        index = sum(call.module is m for call in calls)
-        calls.append(_Call(m, inp[0] if inp else None, out, index))
+        call, x = runs[m], inp[0] if inp else None
+        runs[m] += 1
+        _, layer = outputs.pop(id(x), (None, None))
+        if isinstance(m, LAYERS):
+            if call == 0:
+                pairs[m] = _Pair(names[m], m, m, 0)
+                outputs[id(out)] = out, m
+        elif layer is not None and isinstance(m, NORMS):
+            del pairs[layer]
+        elif layer is not None and _is_activation(m, x, out):
+            pairs[layer] = pairs[layer]._replace(measured=m, call=call)
+        elif layer is not None:  # pooling, dropout
+            outputs[id(out)] = out, layer
 
     with ExitStack() as stack:
         for m in model.modules():
@@ -213,37 +219,12 @@ def _trace(model: nn.Module, xb: Tensor) -> list[_Call]:
             if isinstance(m, LAYERS) or not any(m.children()):
                 stack.enter_context(m.register_forward_hook(record))
         _run(model, xb)
-    return calls
+    return list(pairs.values())
 
 
-def _pairs(model: nn.Module, xb: Tensor) -> list[_Pair]:
-    """Find the layers to rescale, each once, and where to measure them."""
-    names = {m: name for name, m in model.named_modules()}
-    calls, pairs = _trace(model, xb), []
-    for i, call in enumerate(calls):
-        if not isinstance(call.module, LAYERS) or call.index > 0:
-            continue
-        end = _taker(calls, i)
-        if end is None or not isinstance(end.module, NORMS):
-            at = end if end is not None and _is_activation(end) else call
-            pairs.append(_Pair(names[call.module], call.module, at.module, at.index))
-    return pairs
-
-
-def _taker(calls: list[_Call], i: int) -> _Call | None:
-    """Return the layer, norm or activation that takes the output of call `i`, past pooling."""
-    x = calls[i].out
-    for call in calls[i + 1 :]:
-        if call.x is x:
-            if isinstance(call.module, LAYERS + NORMS) or _is_activation(call):
-                return call
-            x = call.out
-    return None
-
-
-def _is_activation(call: _Call) -> bool:
-    m, home = call.module, type(call.module).__module__
-    if home.startswith("torch.nn."):
-        return home == "torch.nn.modules.activation" and not isinstance(m, SOFTMAXES)
-    same_shape = getattr(call.x, "shape", None) == getattr(call.out, "shape", 0)
+def _is_activation(m: nn.Module, x: object, out: object) -> bool:
+    module = type(m).__module__
+    if module.startswith("torch.nn."):
+        return module == "torch.nn.modules.activation" and not isinstance(m, SOFTMAXES)
+    same_shape = getattr(x, "shape", None) == getattr(out, "shape", 0)
     return same_shape and not list(m.parameters())

@@ -14,6 +14,7 @@ from torch import nn
 
 from minilearn.base.plotting import (
     _grid_shape,
+    as_written,
     get_grid,
     plot_func,
     show_image,
@@ -180,3 +181,37 @@ def test_plot_func_draws_the_function_and_shares_the_current_axes():
 def test_plotting_is_imported_without_matplotlib():
     code = "import minilearn.base.plotting, sys; assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# ---- F04: names with dollars ----
+
+NAMES = ["$x^$", "5$ to 10$", "$", r"\$_$", "a_$\\frac$", "_hidden", "plain"]
+
+
+def drawn_text(text):
+    """Return whether matplotlib parses a text as a formula, and what it shows."""
+    return plt.Text(text=text)._preprocess_math(text)
+
+
+def check_names_can_be_drawn(write):
+    fig, ax = plt.subplots()
+    for name in NAMES:
+        ax.plot([0, 1], label=write(name))
+        ax.set_title(write(name))
+        fig.canvas.draw()
+        text, is_math = drawn_text(write(name))
+        assert (text.strip(), is_math) == (name, False)
+    assert len(ax.legend().get_texts()) == len(NAMES)
+    fig.canvas.draw()
+
+
+@pytest.mark.case("F04")
+def test_names_are_drawn_as_they_are_written():
+    check_names_can_be_drawn(as_written)
+    show_images([GRAY] * len(NAMES), titles=NAMES)[0, 0].figure.canvas.draw()
+
+
+@pytest.mark.case("F04")
+def test_the_check_notices_names_that_are_read_as_formulas():
+    with pytest.raises(ValueError, match="(?s)ParseSyntaxException|Expected|x\\^"):
+        check_names_can_be_drawn(str)

@@ -1,7 +1,10 @@
 """Errors, interrupts, errors in clean-ups: what leaves the fit, with which notes, what stays."""
 
 import pytest
+import torch
 from story import Story, disturbed_learner, occurrences
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 from toys import (
     ACTIONS,
     POINTS,
@@ -66,6 +69,37 @@ def test_an_error_gets_one_note_that_says_where(point, where):
         learn.fit(2)
     assert notes(error) == [where + "tuple(Tensor[2, 3], Tensor[2, 1])"]
     assert error.args == ("x",)
+
+
+def last_batch_of_one(*layers, n=9, bs=4):
+    """Fit a model with a batch norm on `n` samples, and return the note on the error."""
+    dl = DataLoader(TensorDataset(torch.randn(n, 3), torch.randn(n, 1)), bs)
+    model = nn.Sequential(nn.Linear(3, 4), *layers, nn.Flatten(), nn.Linear(4, 1))
+    with pytest.raises(ValueError) as caught:
+        toy_learner(dls=(dl,), model=model).fit(1)
+    return notes(caught.value)[0]
+
+
+@pytest.mark.case("F40")
+@pytest.mark.parametrize(
+    "layers",
+    [
+        [nn.BatchNorm1d(4)],
+        [nn.Unflatten(1, (4, 1, 1)), nn.BatchNorm2d(4)],
+        [nn.Sequential(nn.SyncBatchNorm(4))],
+    ],
+)
+def test_a_last_batch_of_one_sample_before_a_batch_norm_says_drop_last(layers):
+    assert "batch 2 (training)" in (note := last_batch_of_one(*layers))
+    assert note.endswith("drop_last=True leaves such a batch out")
+
+
+@pytest.mark.case("F40")
+def test_the_check_notices_another_error_in_the_model():
+    with pytest.raises(AssertionError):
+        assert last_batch_of_one(nn.BatchNorm2d(4)).endswith(
+            "drop_last=True leaves such a batch out"
+        )
 
 
 def test_the_note_says_so_where_the_pass_is_a_validation():

@@ -9,14 +9,27 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    SequentialSampler,
+    StackDataset,
+    Subset,
+    TensorDataset,
+)
 from toys import At, batches, linear, toy_learner
 
 from minilearn.base.batch import describe
 from minilearn.callbacks.training import TrainCB
+from minilearn.checkpoint.callback import CheckpointCB
+from minilearn.core import plan as plan_module
 from minilearn.core import stream as stream_module
 from minilearn.core.events import CancelEpochException, CancelFitException
 from minilearn.core.stream import Stream, no_batches, pick_loader
+from minilearn.data import SeededLoader, get_dls
 from minilearn.learner import Learner
 
 
@@ -415,3 +428,121 @@ def test_a_generator_that_the_loader_keeps_is_closed_too_and_one_that_ended_is_l
 def test_the_check_of_closing_notices_an_iterator_that_is_left_open(monkeypatch):
     monkeypatch.setattr(Stream, "close", lambda self: None)
     assert check_closed(CancelFitException).closed == 0
+
+
+# ---- F32: data sets that follow the epoch ----
+
+
+class Epochs(Dataset):
+    """Each item is the epoch that the data set knows."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, i):
+        return torch.full((3,), float(self.epoch)), torch.zeros(1)
+
+
+class EpochStream(IterableDataset):
+    epoch = 0
+    set_epoch = Epochs.set_epoch
+
+    def __iter__(self):
+        return (Epochs.__getitem__(self, i) for i in range(6))
+
+
+class Circular(Dataset):
+    def __init__(self, inside):
+        self.dataset, self.datasets = inside, [self]
+
+    __len__ = Epochs.__len__
+
+    def __getitem__(self, i):
+        return self.dataset[i]
+
+
+class Stacked(StackDataset):
+    def __getitems__(self, rows):
+        return [row["a"] for row in super().__getitems__(rows)]
+
+
+DATA = {
+    "map": Epochs,
+    "subset": lambda: Subset(Epochs(), range(6)),
+    "nested": lambda: Subset(ConcatDataset([Subset(Epochs(), [0, 1, 2]), Epochs()]), range(6)),
+    "stack": lambda: Stacked(a=Epochs()),
+    "wrapper": lambda: Circular(Epochs()),
+    "stream": EpochStream,
+}
+WORKERS = {"num_workers": 1, "persistent_workers": True}
+
+
+def seen_epochs(loader, n=3, **fit):
+    """Return the epoch that each training batch of a fit was made in."""
+    seen = []
+    note = At("after_batch", lambda learn: seen.append(learn.batch[0].unique().tolist()), times=99)
+    toy_learner([note], dls=(loader,)).fit(n, **fit)
+    return seen
+
+
+def check_epochs_reach_the_data(loader):
+    assert seen_epochs(loader) == [[float(epoch)] for epoch in range(3) for _ in range(2)]
+
+
+@pytest.mark.case("F32")
+@pytest.mark.parametrize("workers", [{}, WORKERS], ids=["here", "workers"])
+@pytest.mark.parametrize("make", DATA.values(), ids=DATA)
+def test_the_epoch_reaches_every_data_set_in_its_workers_too(make, workers):
+    check_epochs_reach_the_data(DataLoader(make(), 3, **workers))
+
+
+@pytest.mark.case("F32")
+@pytest.mark.parametrize("make", [Epochs, EpochStream, DATA["nested"]])
+def test_the_epoch_reaches_the_workers_of_our_loaders(make):
+    check_epochs_reach_the_data(get_dls(make(), None, 3, num_workers=1)[0])
+    if make is not EpochStream:
+        check_epochs_reach_the_data(SeededLoader(make(), 3, **WORKERS))
+
+
+@pytest.mark.case("F32")
+def test_the_check_notices_workers_that_keep_the_first_epoch(monkeypatch):
+    def keep(dl, epoch):
+        dl.dataset.set_epoch(epoch)
+
+    monkeypatch.setattr(plan_module, "set_epoch", keep)
+    with pytest.raises(AssertionError):
+        check_epochs_reach_the_data(DataLoader(Epochs(), 3, **WORKERS))
+
+
+@pytest.mark.case("F32")
+def test_workers_of_a_resumed_fit_see_its_epoch(tmp_path):
+    loader = DataLoader(Subset(Epochs(), range(6)), 3, **WORKERS)
+    toy_learner([CheckpointCB(tmp_path)], dls=(loader,)).fit(2)
+    again = DataLoader(Subset(Epochs(), range(6)), 3, **WORKERS)
+    assert seen_epochs(again, 4, resume=str(tmp_path)) == [[2.0], [2.0], [3.0], [3.0]]
+
+
+def test_a_sampler_inside_a_batch_sampler_follows_the_epoch():
+    class InOrder(SequentialSampler):
+        told = []
+
+        def set_epoch(self, epoch):
+            self.told.append(epoch)
+
+    data = TensorDataset(torch.randn(6, 3), torch.randn(6, 1))
+    loader = DataLoader(data, batch_sampler=BatchSampler(InOrder(data), 3, False))
+    toy_learner(dls=(loader,)).fit(2)
+    assert InOrder.told == [0, 1]
+
+
+def test_workers_stay_alive_where_no_data_set_follows_the_epoch():
+    loader = DataLoader(TensorDataset(torch.randn(6, 3), torch.randn(6, 1)), 3, **WORKERS)
+    alive = []
+    note = At("before_round", lambda learn: alive.append(loader._iterator), times=3)
+    toy_learner([note], dls=(loader,)).fit(3)
+    assert alive[1] is alive[2] is not None

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import zlib
 
 import numpy as np
 import pytest
@@ -40,6 +41,12 @@ def test_sample_takes_at_most_7_megabytes_and_has_its_licence_beside_it():
     files = list(module.SAMPLE.iterdir())
     assert sum(f.stat().st_size for f in files) <= 7 * 2**20
     assert "Zalando" in (module.SAMPLE / "LICENSE.txt").read_text()
+
+
+def test_sample_decodes_to_the_pixels_it_was_made_of(sample):
+    checksums = {"train": 2405960814, "test": 1488830692}  # of the original pixels
+    for split, checksum in checksums.items():
+        assert zlib.crc32(load_columns(sample[split])["image"].numpy()) == checksum
 
 
 @original

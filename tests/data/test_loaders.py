@@ -1,8 +1,10 @@
 """From data sets and arrays to the loaders of a Learner."""
 
 import pickle
+import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image
@@ -216,6 +218,64 @@ def test_arrays_that_do_not_fit_are_errors():
         DataLoaders.from_arrays(X, Y, x_valid=X)
 
 
+INDICES = {
+    "range": range(10),
+    "shuffled": np.random.default_rng(0).permutation(10),
+    "gaps": np.arange(10) * 3,
+    "texts": list("abcdefghij"),
+    "twice": [0] * 10,
+}
+
+
+def check_rows_keep_their_order(x, y, **valid):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of arrays that torch may not write to, say
+        dls = DataLoaders.from_arrays(x, y, bs=10, valid_pct=0, **valid)
+    xb, yb = next(iter(dls.train))
+    assert torch.equal(xb[yb.argsort()], X) and torch.equal(yb.sort()[0], Y)
+    assert (xb.dtype, yb.dtype) == (torch.float32, torch.int64)
+
+
+@pytest.mark.case("F44")
+@pytest.mark.parametrize("index", INDICES.values(), ids=INDICES)
+def test_tables_and_columns_of_pandas_are_taken_by_their_order(index):
+    x, y = pd.DataFrame(X.numpy(), index=index), pd.Series(Y.numpy(), index=index)
+    check_rows_keep_their_order(x, y)
+    check_rows_keep_their_order(x.astype(float), Y.numpy())
+    check_rows_keep_their_order(X, y.astype("Int64"), x_valid=x, y_valid=y)
+    mixed = pd.DataFrame({"a": X[:, 0].numpy(), "b": X[:, 1].numpy().astype(int)}, index=index)
+    check_rows_keep_their_order(mixed, y)
+    assert ArrayDataset(pd.Series(list("abc"), index=[2, 0, 1]), [0, 1, 2])[1] == ("b", 1)
+    assert ArrayDataset(pd.Series([[1], [1, 2]], index=[1, 0]))[1] == ([1, 2],)
+    assert ArrayDataset(x, y)[3][1] == 3 and ArrayDataset(x, y)[[2, 1]][0].tolist() == [
+        [4, 5],
+        [2, 3],
+    ]
+
+
+@pytest.mark.case("F44")
+def test_the_check_notices_rows_that_are_found_by_their_label():
+    y = pd.Series(Y.numpy(), index=INDICES["shuffled"])
+    with pytest.raises(AssertionError):
+        check_rows_keep_their_order(X, [y[i] for i in range(10)])
+
+
+@pytest.mark.case("F44")
+def test_arrays_that_may_not_be_written_to_are_copied():
+    x = X.numpy().copy()
+    x.flags.writeable = False
+    check_rows_keep_their_order(x, Y)
+
+
+@pytest.mark.case("F44")
+@pytest.mark.parametrize("values", [list("abcdefghij"), [None] + [1] * 9, [[1]] * 5 + [[1, 2]] * 5])
+def test_columns_that_are_no_numbers_are_refused_with_advice(values):
+    with pytest.raises((TypeError, ValueError), match=r"\.cat\.codes|inhomogeneous"):
+        DataLoaders.from_arrays(X, pd.Series(values, dtype=object))
+    with pytest.raises(TypeError, match=r"cat\.codes"):
+        DataLoaders.from_arrays(X, pd.Series(list("ab") * 5, dtype="category"))
+
+
 # from_dd
 
 
@@ -246,6 +306,14 @@ def test_splits_can_be_named_and_validation_left_out():
     assert list(more.valids) == ["valid", "hard"]
 
 
+@pytest.mark.case("F22")
+@pytest.mark.parametrize(("make", "cache"), [(images, None), (numbers, None), (numbers, False)])
+def test_a_dict_without_training_data_can_be_validated(make, cache):
+    dd = {"val": make(4), "other": make(2)}
+    dls = DataLoaders.from_dd(dd, 2, splits={"train": None, "valid": "val"}, cache=cache)
+    assert dls.keys() == ["valid"] and len(list(dls.valid)) == 1
+
+
 @pytest.mark.parametrize(
     ("dd", "splits", "message"),
     [
@@ -255,6 +323,7 @@ def test_splits_can_be_named_and_validation_left_out():
             None,
             r"no split to validate on; .*\['train', 'a'\].*train_test_split",
         ),
+        ({"train": 1}, {"train": None, "valid": None}, "no split is used"),
         ({"train": 1, "test": 1}, {"valid": "b"}, r"no split 'b' for valid; .*\['train', 'test'\]"),
     ],
 )

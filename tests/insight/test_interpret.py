@@ -1,7 +1,9 @@
 """Confusion, worst items and figures by class, against scikit-learn and whole predictions."""
 
 import gc
+import io
 import weakref
+from collections import OrderedDict
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -12,7 +14,8 @@ from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from minilearn import DataLoaders, Interpretation, Learner, Pipeline, TrainCB
+from minilearn import DataLoaders, Interpretation, Learner, MetricsCB, Pipeline, TrainCB
+from minilearn.all import ActivationStats, accuracy
 from tests.toys import Before, linear
 
 CLASSES = ["ant", "bee", "cat", "dog", "never"]
@@ -196,3 +199,25 @@ def test_show_batch_of_learner_and_loaders_show_pictures_with_their_classes():
             at = next(i for i in range(12) if np.allclose(image, x[i, 0], atol=1e-6))
             assert title == "abc"[y[at]]
     assert torch.equal(torch.get_rng_state(), rng)
+
+
+@pytest.mark.case("F04")
+def test_classes_and_metrics_with_dollars_can_be_plotted():
+    names = ["$x^$", "a$", "$_$", "_d", r"\\frac$$"]
+    learn, x, y = classifier(names=names)
+    learn.dls.train = learn.dls.valid
+    learn.add_cb(MetricsCB(quiet=True, **{"$a_$": accuracy, "_b": accuracy}))
+    learn.lr = 0.1
+    learn.fit(2)
+    drawn = [learn.history.plot()[0].figure]
+    drawn.append(Interpretation.from_learner(learn).plot_confusion().figure)
+    stats = ActivationStats(lambda m: True)
+    learn.model = nn.Sequential(OrderedDict({"$w^$": learn.model, "_w": nn.Identity()}))
+    learn.fit(1, cbs=[stats])
+    drawn.append(stats.plot_stats()[0].figure)
+    for figure in drawn:
+        figure.savefig(io.BytesIO(), format="png")
+    ticks = [label.get_text() for label in drawn[1].axes[0].get_xticklabels()]
+    assert [tick.strip().replace(r"\$", "$") for tick in ticks] == names
+    shown = {text.get_text().strip() for text in drawn[2].legends[0].get_texts()}
+    assert any(text.startswith(r"\$w^\$") for text in shown) and len(shown) == 3

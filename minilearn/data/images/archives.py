@@ -9,9 +9,7 @@ import tarfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, TypeVar, cast
-
-T = TypeVar("T")
+from typing import IO, Any, cast
 
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip")
 MEMORY_LIMIT = 4 * 2**30  # bytes of a compressed .tar, which can only be read from its start
@@ -40,54 +38,44 @@ def open_archive(path: Path) -> Archive:
             return ZipArchive(path)
         with contextlib.suppress(tarfile.ReadError):  # names do not always tell compression
             return TarArchive(path)
-        return CompressedTarArchive(path)
+        return TarArchive(path, compressed=True)
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as e:
         raise ValueError(CORRUPT.format(path=path, why=e)) from e
 
 
 class TarArchive:
-    """A plain .tar, in which each file is a range of bytes."""
+    """A .tar; a compressed one has no random access, so it is read once and kept in memory."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        with tarfile.open(path, "r:") as tar:
-            self.ranges = {m.name: (m.offset_data, m.size) for m in tar if m.isfile()}
-            self.ranges |= _linked(self.ranges, tar)
-        if path.stat().st_size % tarfile.BLOCKSIZE:  # tarfile ignores half a header
-            raise ValueError(CORRUPT.format(path=path, why="it ends in the middle of a block"))
-        self.names = list(self.ranges)
-
-    def read(self, name: str) -> bytes:
-        """Return the content of a file."""
-        start, size = self.ranges[name]
-        with self.path.open("rb") as file:
-            file.seek(start)
-            return file.read(size)
-
-
-class CompressedTarArchive:
-    """A compressed .tar, read once and kept in memory: it has no random access."""
-
-    def __init__(self, path: Path) -> None:
-        self.files: dict[str, bytes] = {}
-        left = MEMORY_LIMIT
-        with tarfile.open(path, "r:*") as tar:
+    def __init__(self, path: Path, compressed: bool = False) -> None:
+        self.path, left = path, MEMORY_LIMIT
+        self.files: dict[str, Any] = {}  # name -> content, or first byte and size in a plain .tar
+        with tarfile.open(path, "r:*" if compressed else "r:") as tar:
             for member in filter(tarfile.TarInfo.isfile, tar):
-                left -= member.size
-                if left < 0:
-                    raise ValueError(TOO_LARGE.format(path=path))
-                self.files[member.name] = cast(IO[bytes], tar.extractfile(member)).read()
+                self.files[member.name] = member.offset_data, member.size
+                if compressed:
+                    left -= member.size
+                    if left < 0:
+                        raise ValueError(TOO_LARGE.format(path=path))
+                    self.files[member.name] = cast(IO[bytes], tar.extractfile(member)).read()
             self.files |= _linked(self.files, tar)
-            while cast(IO[bytes], tar.fileobj).read(2**20):  # up to the checksum
+            while compressed and cast(IO[bytes], tar.fileobj).read(2**20):  # up to the checksum
                 pass
+        if not compressed and path.stat().st_size % tarfile.BLOCKSIZE:
+            # tarfile ignores half a header
+            raise ValueError(CORRUPT.format(path=path, why="it ends in the middle of a block"))
         self.names = list(self.files)
 
     def read(self, name: str) -> bytes:
         """Return the content of a file."""
-        return self.files[name]
+        found = self.files[name]
+        if isinstance(found, bytes):
+            return found
+        with self.path.open("rb") as file:
+            file.seek(found[0])
+            return file.read(found[1])
 
 
-def _linked(files: dict[str, T], tar: tarfile.TarFile) -> dict[str, T]:
+def _linked(files: dict[str, Any], tar: tarfile.TarFile) -> dict[str, Any]:
     """Return the target of each link by the link's own name; dangling links are left out."""
     links = {
         m.name: m.linkname if m.islnk() else posixpath.join(posixpath.dirname(m.name), m.linkname)
@@ -120,7 +108,7 @@ class ZipArchive:
 
 
 # Several threads and processes may `read` the files in `names`.
-Archive = TarArchive | CompressedTarArchive | ZipArchive
+Archive = TarArchive | ZipArchive
 
 
 def read_member(archives: Sequence[Archive], ref: tuple[int, str]) -> bytes:

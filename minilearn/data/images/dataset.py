@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -11,13 +10,11 @@ from torch import Tensor
 
 from minilearn.base.batch import to_device
 
-from ..decode import as_mode, open_image
+from ..decode import as_mode, in_threads, open_image
 from ..pipeline import Pipeline
 from ..seeded import SeededLoader
 from .errors import ErrorLog, FileError, file_error, report
 from .listing import Items
-
-CHUNK = 64  # images that a thread reads at a time
 
 
 class Row(NamedTuple):
@@ -139,16 +136,14 @@ def decode_all(images: ImageDataset) -> tuple[Tensor, ImageDataset]:
     pixels = torch.empty(n, *images.read.pipeline.shape, dtype=torch.uint8)
     errors: dict[int, FileError] = {}
 
-    def read(start: int) -> None:
-        for row in range(start, min(start + CHUNK, n)):
-            found = images.attempt(row)
-            if isinstance(found, FileError):
-                errors[row] = found
-            else:
-                pixels[row] = found
+    def read(row: int) -> None:
+        found = images.attempt(row)
+        if isinstance(found, FileError):
+            errors[row] = found
+        else:
+            pixels[row] = found
 
-    with ThreadPoolExecutor(8) as pool:  # PIL lets other threads run while it decodes
-        list(pool.map(read, range(0, n, CHUNK)))
+    in_threads(read, n)
     if not errors:
         return pixels, images
     images.log.add(
@@ -220,10 +215,12 @@ def collate(rows: Sequence[Row]) -> tuple[Tensor | None, Tensor | None, list[Fil
     return torch.stack(pixels), torch.stack(targets), errors
 
 
-def finish_batches(batches: Iterator[Any], to_model: ToModel, log: ErrorLog) -> Iterator[Any]:
+def finish_batches(batches: Iterable[Any], to_model: ToModel, log: ErrorLog) -> Iterator[Any]:
     """Yield batches ready for the model; log their errors, and report them once at the end."""
+    log.read = 0
     try:
         for pixels, targets, errors in batches:
+            log.read += len(errors) + (0 if pixels is None else len(pixels))
             log.add(errors)
             yield None if pixels is None else (to_model(pixels), to_model.moved(targets))
     finally:

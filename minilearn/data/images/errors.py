@@ -71,7 +71,7 @@ class ErrorLog:
 
     Attributes:
         found: the errors by row.
-        read: how many images of a stream were read.
+        read: how many images of the current epoch were read.
     """
 
     def __init__(self, split: str, policy: ErrorPolicy, total: int | None = None) -> None:

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SPLITS = ("train", *VALID_SPLITS)
-LIKE_TRAIN = {"training": "train"}
+SAME = {"training": "train", "testing": "test", "evaluation": "eval"}
+# What systems and tools leave behind, besides names that begin with a dot.
+LITTER = ("__MACOSX", "@eaDir", "@Recycle", "#recycle", "$RECYCLE.BIN")
 TABLES = (".csv", ".tsv", ".parquet")
 SPLIT, IS_VALID = "split", "is_valid"  # columns of a table that divide its rows
 VALID_OR_NOT: dict[str, str] = dict.fromkeys(("true", "1", "1.0", "yes"), "valid")
@@ -98,7 +100,7 @@ def from_folder(folder: Path) -> dict[str, Items]:
     """Find images below a folder; folder names give class and split."""
     files = sorted(_files_below(folder))
     inside = [PurePosixPath(path.relative_to(folder).as_posix()) for path in files]
-    archives = [path for path in files if path.parent == folder and is_archive(path)]
+    archives = [path for path in files if path.parent == folder and _is_archive(path)]
     if archives and not any(_is_image(path) for path in inside):
         return from_archives(archives, folder)
     entries = [Entry(path, str(file)) for path, file in zip(inside, files, strict=True)]
@@ -137,8 +139,12 @@ def _is_image(path: PurePosixPath) -> bool:
     return _kind(path) in SUFFIXES
 
 
+def _is_archive(path: Path) -> bool:
+    return is_archive(path) and _kind(PurePosixPath(path.name)) != "hidden"
+
+
 def _kind(path: PurePosixPath) -> str:
-    if any(part.startswith((".", "__MACOSX")) for part in path.parts):
+    if any(part.startswith(".") or part in LITTER for part in path.parts):
         return "hidden"
     return path.suffix.lower() or "no suffix"
 
@@ -203,7 +209,7 @@ def _are_splits(folders: set[str]) -> bool:
 
 
 def _split_of(folder: str) -> str | None:
-    name = LIKE_TRAIN.get(folder.lower(), folder.lower())
+    name = SAME.get(folder.lower(), folder.lower())
     return name if name in SPLITS else None
 
 
@@ -251,6 +257,7 @@ def from_table(path: Path, columns: Columns) -> dict[str, Any]:
     label = columns.find_labels([name for name in head if name != key])
     labels = map(_stripped, table[label].to_pylist() if label else [None] * len(names))
     labels = [columns.several(None if x == "" and columns.sep is None else x) for x in labels]
+    labels = _amounts(labels)
     items = Items(names, [str(path.parent / name) for name in names], labels, read_file)
     splits = _splits_of_rows(table, path) or [default_split(items)] * len(items)
     return {
@@ -276,6 +283,16 @@ def _read_table(path: Path) -> pa.Table:
         return csv.read_csv(path, parse_options=parse, convert_options=as_text)
     except pa.ArrowInvalid as e:
         raise ValueError(f"{path} cannot be read as a table, in UTF-8: {e}") from e
+
+
+def _amounts(labels: list[Any]) -> list[Any]:
+    """Return texts that are numbers, not all of them whole, as floats; other labels as they are."""
+    try:
+        numbers = [None if x is None else float(x) for x in labels]
+    except (TypeError, ValueError):
+        return labels
+    fractions = any(x is not None and x % 1 > 0 for x in numbers)  # of nan and inf, % 1 is nan
+    return numbers if fractions else labels
 
 
 def _stripped(x: Any) -> Any:

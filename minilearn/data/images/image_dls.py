@@ -75,7 +75,8 @@ def image_dls(
             too long, "pad" fits into it on white, "stretch" changes the proportions
         valid: the fraction of the training images for validation, where no split is for that; a
             labelled split "test" is, where there is no other
-        splits: the splits for train, valid and test, where their names do not say it
+        splits: the splits for train, valid and test, where their names do not say it; None
+            for none
         seed: of order, random transforms and the choice of validation images
         paths: the column of paths (or images) in a table or data set, if its name is unusual
         labels: the column of labels, likewise; "none" for images without labels
@@ -181,19 +182,10 @@ def roles_of(found: Mapping[str, Any], wanted: Mapping[str, str | None] | None) 
     Raises:
         ValueError: a split does not exist, or none has a known name.
     """
-    wanted = dict(wanted or {})
+    wanted = ({} if "train" in found else {"train": None}) | dict(wanted or {})
     if unknown := wanted.keys() - ROLES:
         raise ValueError(f"splits= has the keys {', '.join(ROLES)}, got {few(list(unknown))}")
     if "valid" not in wanted:
         labelled = (name for name in VALID_SPLITS if name in found and found[name].labelled)
         wanted["valid"] = next(labelled, None)
-    if "train" in found or wanted.get("train"):
-        return choose_splits(found, wanted)
-    named = {"valid": wanted["valid"], "test": wanted.get("test", "test")}
-    roles = {role: name for role, name in named.items() if name is not None and name in found}
-    if not roles:
-        raise ValueError(
-            f"no split is called train, valid or test; there are {list(found)}. Name them in "
-            'splits={"train": ..., "valid": ...}'
-        )
-    return roles
+    return choose_splits(found, wanted)

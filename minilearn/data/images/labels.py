@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
+import re
+import unicodedata
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +53,7 @@ class Classes:
         several = any(isinstance(label, list) for label in found)
         labels = dict.fromkeys(text for label in found for text in as_texts(label))
         if wanted is None:
-            names = known or sorted(labels, key=_numeric_first)
+            names = [as_text(name) for name in known or ()] or sorted(labels, key=_natural)
             return cls(names, {name: i for i, name in enumerate(names)}, several)
         names, numbers = _wanted(wanted)
         if labels and not labels.keys() & numbers.keys():
@@ -98,11 +101,18 @@ def as_texts(label: Any) -> list[str]:
     if label is None:
         return []
     several = label if isinstance(label, list) else [label]
-    return [str(int(one) if isinstance(one, (bool, float)) else one) for one in several]
+    return [as_text(int(one) if isinstance(one, (bool, float)) else one) for one in several]
 
 
-def _numeric_first(name: str) -> tuple[float, str]:
-    return (float(name) if name.lstrip("-").isdecimal() else float("inf")), name
+def as_text(name: Any) -> str:
+    """Return a name as text; the same letters in another Unicode form are the same name."""
+    return unicodedata.normalize("NFC", str(name))
+
+
+def _natural(name: str) -> tuple[float, str, str]:
+    """Sort whole numbers first, and class2 before class10."""
+    number = float(name) if re.fullmatch(r"-?\d+", name) else math.inf
+    return number, re.sub(r"\d+", lambda digits: digits[0].zfill(20), name), name
 
 
 def _wanted(wanted: Any) -> tuple[list[str], dict[str, int]]:
@@ -118,11 +128,11 @@ def _wanted(wanted: Any) -> tuple[list[str], dict[str, int]]:
     if all(isinstance(number, int) for number in wanted.values()):
         if min(wanted.values()) < 0:
             raise ValueError(f"classes= has numbers of 0 and more, got {wanted}")
-        first = {number: str(label) for label, number in reversed(list(wanted.items()))}
+        first = {number: as_text(label) for label, number in reversed(list(wanted.items()))}
         names = [first.get(i, str(i)) for i in range(max(first) + 1)]
-        return names, {str(label): int(number) for label, number in wanted.items()}
-    names = list(dict.fromkeys(str(name) for name in wanted.values()))
-    return names, {str(label): names.index(str(name)) for label, name in wanted.items()}
+        return names, {as_text(label): int(number) for label, number in wanted.items()}
+    names = list(dict.fromkeys(map(as_text, wanted.values())))
+    return names, {as_text(label): names.index(as_text(name)) for label, name in wanted.items()}
 
 
 def numbered(
@@ -142,7 +152,8 @@ def numbered(
     """
     found = [label for items in by_split.values() for label in items.labels]
     known = next((items.classes for items in by_split.values() if items.classes), None)
-    if wanted is None and known is None and _are_amounts(found):
+    fractions = any(isinstance(label, float) and not label.is_integer() for label in found)
+    if wanted is None and known is None and fractions:
         targets = {
             split: torch.tensor([float("nan" if x is None else x) for x in items.labels])
             for split, items in by_split.items()
@@ -156,14 +167,6 @@ def numbered(
         targets[split] = torch.tensor([target for target in each if target is not None])
     classes.warn_left_out()
     return used, targets, classes.names or None
-
-
-def _are_amounts(labels: Iterable[Any]) -> bool:
-    """Return whether labels are numbers, not all of them whole."""
-    try:
-        return any(not float(label).is_integer() for label in labels if label is not None)
-    except (TypeError, ValueError):
-        return False
 
 
 def check_labelled(items: Items, role: str) -> None:
@@ -193,7 +196,7 @@ def split_validation(items: Items, fraction: float, seed: int) -> tuple[list[int
         )
     groups: dict[str, list[int]] = {}
     for row, label in enumerate(items.labels):
-        groups.setdefault(str(label), []).append(row)
+        groups.setdefault(str(as_texts(label)), []).append(row)
     generator = torch.Generator().manual_seed(seed)
     chosen, due = set(), 0.0
     for rows in groups.values():

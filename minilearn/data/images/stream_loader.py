@@ -71,13 +71,7 @@ class StreamLoader(EpochLoader):
             pin_memory=self.to_model.device.type == "cuda",
             generator=torch.Generator(),  # so that the global one does not change
         )
-        return islice(finish_batches(self._counted(loader), self.to_model, self.log), start, None)
-
-    def _counted(self, loader: DataLoader) -> Iterator[Any]:
-        self.log.read = 0
-        for pixels, targets, errors in loader:
-            self.log.read += len(errors) + (0 if pixels is None else len(pixels))
-            yield pixels, targets, errors
+        return islice(finish_batches(loader, self.to_model, self.log), start, None)
 
 
 class _Decoded(IterableDataset):

@@ -4,6 +4,7 @@ import gzip
 import io
 import shutil
 import tarfile
+import unicodedata
 import warnings
 import zipfile
 
@@ -14,6 +15,7 @@ from image_files import all_of, pixels, raw, sample
 from PIL import Image
 
 from minilearn import ArrayLoader, DataLoaders, Learner, TrainCB, fashion_mnist, image_dls
+from minilearn.data.images import labels
 
 
 def png(i: int) -> bytes:
@@ -90,6 +92,123 @@ def test_splits_that_are_not_used_are_named(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         image_dls(tmp_path, 2, splits={"valid": "dev"})
+
+
+# ---- F22, F04: odd names ----
+
+ODD = [
+    "--5",
+    "-",
+    "-1",
+    "01",
+    "1e5",
+    "nan",
+    "inf",
+    "0x10",
+    "0.5",
+    "1_000",
+    "²",
+    "٣",
+    "$x^$",
+    "9" * 60,
+]
+
+
+@pytest.mark.case("F04")
+@pytest.mark.parametrize("name", ODD)
+def test_a_class_folder_may_be_called_like_anything(tmp_path, name):
+    write(tmp_path, {f"{c}/{i}.png": png(i) for c in (name, "1") for i in range(2)})
+    assert set(image_dls(tmp_path, 2, valid=0).pipeline.classes) == {name, "1"}
+
+
+@pytest.mark.case("F04")
+def test_names_that_look_like_fractions_would_be_noticed():
+    with pytest.raises(ValueError, match="could not convert"):
+        sorted(ODD, key=lambda name: float(name) if name.lstrip("-").isdecimal() else 0)
+
+
+def check_one_class(folder):
+    dls = image_dls(folder, 2, valid=0)
+    assert dls.pipeline.classes == ["café", "tea"]
+    assert set(all_of(dls.train)[1].tolist()) == set(all_of(dls.valid)[1].tolist()) == {0, 1}
+
+
+@pytest.fixture
+def two_forms(tmp_path):
+    for split, form in (("train", "NFC"), ("valid", "NFD")):
+        names = [
+            f"{split}/{unicodedata.normalize(form, c)}/{i}.png"
+            for c in ("café", "tea")
+            for i in "12"
+        ]
+        write(tmp_path, {name: png(1) for name in names})
+    return tmp_path
+
+
+@pytest.mark.case("F22")
+def test_a_class_in_two_unicode_forms_is_one_class(two_forms):
+    check_one_class(two_forms)
+    decomposed = unicodedata.normalize("NFD", "café")
+    for classes in (["café", "tea"], [decomposed, "tea"], {decomposed: 0, "tea": 1}):
+        dls = image_dls(two_forms, 2, classes=classes)
+        assert len(dls.filenames["train"]) == len(dls.filenames["valid"]) == 4
+        assert dls.pipeline.classes == ["café", "tea"]
+
+
+@pytest.mark.case("F22")
+def test_the_check_notices_two_classes_that_look_alike(two_forms, monkeypatch):
+    monkeypatch.setattr(labels, "as_text", str)
+    with pytest.warns(UserWarning, match="no training image"), pytest.raises(AssertionError):
+        check_one_class(two_forms)
+
+
+@pytest.mark.case("F22")
+@pytest.mark.parametrize("valid", ["eval", "Val", "VALID", "Dev", "TEST", "Testing", "evaluation"])
+@pytest.mark.parametrize("train", ["train", "TRAIN", "Training"])
+def test_folders_of_splits_are_no_classes(tmp_path, train, valid):
+    for split in (train, valid):
+        write(tmp_path / split)
+    dls = image_dls(tmp_path, 2)
+    assert dls.pipeline.classes == ["a", "b"]
+    assert len(dls.filenames["train"]) == len(dls.filenames["valid"]) == 8
+
+
+@pytest.mark.case("F22")
+@pytest.mark.parametrize("others", [(), ("train",), ("test",)])
+def test_training_can_be_left_out(tmp_path, others):
+    for split in ("val", *others):
+        write(tmp_path / split)
+    dls = image_dls(tmp_path, 2, splits={"train": None, "valid": "val"})
+    assert dls.keys() == ["valid", *[name for name in others if name == "test"]]
+    assert dls.pipeline.classes == ["a", "b"] and dls.pipeline.mean is not None
+
+
+@pytest.mark.case("F22")
+def test_what_systems_leave_behind_is_no_class_and_no_image(tmp_path):
+    check_no_litter(
+        tmp_path, ["@eaDir", "#recycle", "$RECYCLE.BIN", "__MACOSX", ".ipynb_checkpoints"]
+    )
+
+
+@pytest.mark.case("F22")
+def test_the_check_notices_a_folder_that_is_none_of_them(tmp_path):
+    with pytest.raises(AssertionError):
+        check_no_litter(tmp_path, ["@someone"])
+
+
+def check_no_litter(folder, names):
+    write(folder)
+    for name in names:
+        write(folder, {f"{name}/a/0.png": png(0), f"a/{name}/0.png@thumb.jpg": png(0)})
+    dls = image_dls(folder, 2, valid=0)
+    assert (sorted(dls.filenames["train"]), dls.pipeline.classes) == (sorted(FILES), ["a", "b"])
+
+
+@pytest.mark.case("F22")
+def test_classes_are_in_natural_order(tmp_path):
+    expected = ["-2", "3", "20", "class1b", "class2", "class2b", "class10", "x1y2", "x1y10"]
+    write(tmp_path, {f"{c}/0.png": png(0) for c in reversed(expected)})
+    assert image_dls(tmp_path, 2, valid=0).pipeline.classes == expected != sorted(expected)
 
 
 # ---- archives ----
