@@ -46,7 +46,7 @@ class Aug:
         return [f"aug.{name}" for name in ("crop", "jitter", "auto") if getattr(self, name)]
 
 
-def check_aug(aug: Aug) -> None:
+def check_aug(*, aug: Aug = Aug(), **_: Any) -> None:  # noqa: B008
     """Raise BadInput if torchvision is needed and cannot be imported."""
     if not (names := aug.of_torchvision):
         return

@@ -15,7 +15,7 @@ from minilearn.data.images.image_dls import image_dls
 from minilearn.nn.registry import create_model, from_plain, model_maker, named_object
 from minilearn.nn.timm_models import TIMM
 
-from .augment import Aug, batch_augmentation, check_aug, image_transform
+from .augment import Aug, batch_augmentation, image_transform
 from .values import (
     BadInput,
     ClosedUnitInterval,
@@ -37,23 +37,11 @@ if TYPE_CHECKING:
 CHANNELS = ("n_in", "in_chans", "in_channels")
 CLASSES = ("n_out", "num_classes", "n_classes")
 IMAGE_OPTIONS = inspect.signature(image_dls).parameters
-LIMITS = {"size": (1, 2**16), "workers": (0, 2**10), "bs_valid": (1, 2**31), "seed": (0, 2**63)}
-LIMITS |= {"valid": (0, 1), "max_errors": (0, 1), "memory_gb": (0, 2**20)}
 # options of image_dls that DataLoaders.from_dd has, too, or that make no difference in memory
 SIMPLE = {"bs_valid", "drop_last", "seed", "mean", "std", "normalize", "workers", "device"}
 
 
 # ---- data ----
-
-
-def check_dls(*, aug: Aug = Aug(), **given: Any) -> None:  # noqa: B008
-    """Raise BadInput for arguments that `build_dls` cannot use."""
-    check_aug(aug)
-    for key, (low, high) in LIMITS.items():
-        value = given.get(key)
-        numbers = value if isinstance(value, (list, tuple)) else [low if value is None else value]
-        if not all(low <= number <= high for number in numbers):
-            raise BadInput(f"--{key} is a number from {low} to {high}, got {value}")
 
 
 def build_dls(

@@ -1,49 +1,40 @@
-"""Options from the signatures of functions, by jsonargparse, and how a program ends.
-
-The words of a command line are one more configuration, which wins over those in files; jsonargparse
-parses them together.
-"""
+"""Options from the signatures of functions, by jsonargparse, and how a program ends."""
 
 from __future__ import annotations
 
-import argparse
 import inspect
+import json
 import os
+import re
 import sys
 import warnings
+from argparse import SUPPRESS
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
+import yaml
 from jsonargparse import ActionConfigFile, ArgumentError, ArgumentParser
 
 from .values import (
-    MISSING,
     YAML,
     BadInput,
-    convert,
-    leaves,
-    loads,
+    WholeInt,
+    members,
     near_option,
-    number,
-    origin,
-    plain,
-    prepared,
     read_config,
-    shown,
-    takes_mapping,
     type_name,
+    wrong_value,
     yaml_text,
 )
 
 BAD_INPUT = 2
 INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
 PIPE_CLOSED = 141  # and for one whose reader has gone: `| head -1`
-GENERAL = ("config", "print_config", "debug", "help")  # options of every program
-OFF = ("false", "no", "off")
-SWITCHED = ("true", "yes", "on", *OFF)
+GENERAL = {"config": str, "print_config": bool, "debug": bool}  # options of every program
+SWITCHED = ("true", "yes", "on", "false", "no", "off")
 
 
 class Options:
@@ -58,20 +49,14 @@ class Options:
     def __init__(self, prog: str = "", about: str = "", positional: Sequence[str] = ()) -> None:
         self.positional = positional
         self.parser = ArgumentParser(
-            prog=prog,
-            description=about,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            exit_on_error=False,
-            parser_mode=YAML,
+            prog=prog, description=about, exit_on_error=False, parser_mode=YAML
         )
-        self.kinds: dict[str, Any] = {"config": str, "print_config": bool, "debug": bool}
-        self.required: set[str] = set()
-        self.groups: dict[str, list[str]] = {}
+        self.kinds: dict[str, Any] = {}
         self.arguments: dict[Any, list[str]] = {}
         add = self.parser.add_argument
         add("-c", "--config", action=ActionConfigFile, help="a file of values, in YAML or JSON")
         text = "show where an error or a warning comes from"
-        add("--debug", action="store_true", default=argparse.SUPPRESS, help=text)
+        add("--debug", action="store_true", default=SUPPRESS, help=text)
 
     def add(self, fn: Callable[..., Any], title: str = "", supplied: int = 0) -> None:
         """Add the arguments of a function, except for the first ones, which the program supplies.
@@ -84,12 +69,20 @@ class Options:
         own = list(inspect.signature(fn).parameters)
         if taken := [name for name in own if name in GENERAL]:
             raise TypeError(f"rename the argument {taken[0]}: all programs have --{taken[0]}")
-        shared = [name for name in own[supplied:] if name in self.kinds.keys() | self.groups]
+        shared = [name for name in own[supplied:] if name in self.kinds or self._inside(name)]
         parser: Any = self.parser.add_argument_group(title) if title else self.parser
         add = parser.add_class_arguments if isinstance(fn, type) else parser.add_function_arguments
         skip = {*own[:supplied], *shared}
         self.arguments[fn] = shared + add(fn, skip=skip, fail_untyped=False, as_group=False)
-        self._describe()
+        actions: Any = self.parser._actions
+        for action in actions:
+            kind = getattr(action, "_typehint", None)
+            if kind is not None and not action.dest.endswith(".help"):
+                action._typehint = WholeInt if kind is int else kind
+                action.option_strings = [word for word in action.option_strings if word[-1] != "+"]
+                self.kinds[action.dest] = kind
+            elif action.dest not in (*GENERAL, "help"):  # --group FILE, --group.help
+                action.help = SUPPRESS
 
     def call(self, fn: Callable[..., Any], *supplied: Any, values: Mapping[str, Any]) -> Any:
         """Call a function with its own of the values."""
@@ -98,36 +91,12 @@ class Options:
         first = [p.name for p in known if p.kind is p.POSITIONAL_ONLY and p.name in arguments]
         return fn(*supplied, *[arguments.pop(name) for name in first], **arguments)
 
-    def _describe(self) -> None:
-        """Note the types of new options, and add types and defaults to their help."""
-        for action in self.parser._actions:
-            kind, name = getattr(action, "_typehint", None), action.dest
-            if name == "print_config":
-                action.help, action.metavar = "print all values as YAML and end", ""
-            if name == "help" or name in self.kinds:
-                continue
-            if kind is None or name.endswith(".help"):
-                action.help = argparse.SUPPRESS
-                continue
-            self.kinds[name] = kind
-            if group := name.rpartition(".")[0]:
-                self.groups.setdefault(group, []).append(name)
-            notes = [] if kind is bool else [type_name(kind).removesuffix(" | null")]
-            if action.required:
-                self.required.add(name)
-                notes += ["required"]
-            if action.default not in (None, False, {}, []):
-                off = f"; --no_{name}" if kind is bool else ""
-                notes += [f"default {shown(action.default)}{off}"]
-            text = f"{action.help or ''} ({', '.join(notes)})" if notes else action.help or ""
-            action.help = " ".join(text.split()).replace("%", "%%")
-            action.metavar = "" if kind is bool else name.rpartition(".")[2].upper()
-            action.option_strings = [word for word in action.option_strings if word[-1] != "+"]
-
     def parse(
         self, words: Sequence[str], configs: Iterable[tuple[str, Mapping[str, Any]]] = ()
     ) -> dict[str, Any] | None:
         """Return the value of each argument by name; None after `--help` and `--print_config`.
+
+        `self.config` holds the same as YAML can hold it.
 
         Args:
             words: those of the command line; they win over the files that they name with `-c`.
@@ -138,144 +107,130 @@ class Options:
             OSError: a file cannot be read.
         """
         if {"-h", "--help"} & {*words}:
-            alone = map(self._usage, self._positional())
+            alone = [_usage(name, self.kinds[name]) for name in self._positional()]
             self.parser.usage = " ".join(["%(prog)s", *alone, "[options]"])
             self.parser.print_help()
             return None
         pairs = self._read(words)
         files = [(path, read_config(path)) for key, path in pairs if key == "config"]
-        given: dict[str, Any] = {}
+        given: dict[str, tuple[str, Any]] = {}  # the place and the value of each option
         for file, config in [*configs, *files]:
-            for key, value in plain(config).items():
-                self._put(given, key, value, f"{file}: ")
-        for key, value in pairs:
-            if key == "debug":
-                convert(bool, value, "--debug")
-            elif key not in GENERAL:
-                self._put(given, key, value, "--")
-        config = {}
-        for option, value in given.items():
-            config = _merged(config, option.split("."), value)
-        prints = [x for key, x in pairs if key == "print_config" and x not in OFF]
-        prints = [f"--print_config={'' if flags == 'true' else flags}" for flags in prints]
-        try:  # with a text, because that is what --config takes, and --print_config comes with it
-            found = self.parser.parse_args(["--config", yaml_text(config), *prints], env=False)
+            given |= self._flat(config, f"{file}: ")
+        text = yaml_text({key: value for key, (_, value) in given.items()})
+        pairs = [pair for pair in pairs if pair[0] not in ("config", "debug")]
+        said = [f"--{key}={self._listed(key, value)}" for key, value in pairs]
+        given |= {key: ("--", value) for key, value in pairs}
+        try:
+            found = self.parser.parse_args([f"--config={text}", *said], env=False)
         except SystemExit:  # after --print_config
             return None
         except ArgumentError as e:
-            if missing := MISSING.search(str(e)):
-                hint = "give it as an option, or in a file with -c"
-                raise BadInput(f"missing: {missing[1]}; {hint}") from e
-            raise BadInput(" ".join(str(e).split())) from e
-        return {k: v for k, v in vars(self.parser.instantiate(found)).items() if k != "config"}
+            raise BadInput(self._explained(e, given)) from e
+        for key, kind in self.kinds.items():
+            if found[key] is None and key in given and type(None) not in members(kind):
+                raise BadInput(wrong_value(kind, None, f"{given[key][0]}{key}"))
+        del found["config"]
+        self.config = yaml.safe_load(self.parser.dump(found))
+        return vars(self.parser.instantiate(found))
 
-    def _put(self, given: dict[str, Any], key: str, value: Any, where: str) -> None:
-        """Put the value of an option, or of a section with options, into `given`.
+    def _explained(self, e: ArgumentError, given: Mapping[str, tuple[str, Any]]) -> str:
+        text = " ".join(str(e).split())
+        if missing := re.search("arguments are required: (.+)", text):
+            return f"missing: {missing[1]}; give it as an option, or in a file with -c"
+        named = re.match(r'Parser key "([\w.]+)"', text)
+        key = named[1] if named else ""
+        if key not in given or key not in self.kinds:
+            return text
+        return wrong_value(self.kinds[key], given[key][1], f"{given[key][0]}{key}")
 
-        A dict is merged into the one that was given before. Messages begin with `where`.
-        """
-        option, path = self._split(key)
-        kind, names = self.kinds.get(option), self.groups.get(key)
-        value = _merged({}, [], value) if names else value  # "{flip: 0.5}" as a mapping
-        is_section = isinstance(value, Mapping) and (names or value) and not takes_mapping(kind)
-        if option and option not in GENERAL and not is_section:
-            if value is None and option in self.required:
-                return
-            if takes_mapping(kind):
-                default = plain(self.parser.get_default(option))
-                value = _merged(given.get(option, default), path, value)
-            convert(kind, value, f"{where}{option}")
-            given[option] = prepared(kind, value, option)
-        elif is_section:
-            for name, item in value.items():
-                self._put(given, f"{key}.{name}", item, where)
-        elif not names:
-            hint = near_option(key, self.kinds, "--" if where == "--" else "")
-            raise BadInput(f"{where}{key} is no option{hint}")
-        elif value is not None:
-            raise BadInput(f"{where}{key} is a group ({', '.join(names)}), got {value!r}")
+    def _option(self, key: str) -> str:
+        """Return the option that a key is, or belongs to as `opt_args.betas` does, or ""."""
+        while key not in self.kinds and key:
+            key = key.rpartition(".")[0]
+        return key
 
     def _positional(self) -> list[str]:
-        return [option for option in self.positional if option in self.kinds]
+        return [name for name in self.positional if name in self.kinds]
 
-    def _usage(self, option: str) -> str:
-        text = option.upper() + (" ..." if origin(self.kinds[option]) is list else "")
-        return text if option in self.required else f"[{text}]"
+    def _inside(self, group: str) -> list[str]:
+        return [key for key in self.kinds if key.startswith(f"{group}.")]
 
-    def _split(self, key: str) -> tuple[str, list[str]]:
-        """Return the option that a key belongs to, or "", and the path inside of its dict."""
-        parts = key.split(".")
-        for n in range(len(parts), 0, -1):
-            option = ".".join(parts[:n])
-            if option in self.kinds and (n == len(parts) or takes_mapping(self.kinds[option])):
-                return option, parts[n:]
-        return "", []
+    def _flat(self, config: Any, where: str, prefix: str = "") -> dict[str, tuple[str, Any]]:
+        """Return the options in a configuration, with dots in their names, and `where`."""
+        flat: dict[str, tuple[str, Any]] = {}
+        for name, value in config.items():
+            key = f"{prefix}{name}"
+            inside = self._inside(key)
+            if self._option(key):
+                flat[key] = where, value
+            elif isinstance(value, Mapping) and (inside or value):
+                flat |= self._flat(value, where, f"{key}.")
+            elif not inside:
+                raise BadInput(f"{where}{key} is no option{near_option(key, self.kinds)}")
+            elif value is not None:
+                raise BadInput(f"{where}{key} is a group ({', '.join(inside)}), got {value!r}")
+        return flat
+
+    def _listed(self, key: str, value: str) -> str:
+        """Return a, b as [a, b] where that is what the option takes."""
+        return f"[{value}]" if _is_list(self.kinds.get(key)) and value[:1] != "[" else value
 
     # ---- the words of a command line ----
 
-    def _read(self, words: Sequence[str]) -> list[tuple[str, Any]]:
-        """Return the keys and values of a command line, in its order."""
-        pairs: list[tuple[str, Any]] = []
+    def _read(self, words: Sequence[str]) -> list[tuple[str, str]]:
+        """Return the options and values of a command line, in its order."""
+        kinds = {**GENERAL, **self.kinds}
+        pairs: list[tuple[str, str]] = []
         alone: list[str] = []
         left = deque(words)
         while left:
             word = left.popleft()
-            if word[:1] != "-" or (word[:2] != "--" and not isinstance(number(word), str)):
+            if not word.startswith("-"):
                 alone.append(word)
                 continue
             name, has_value, value = word.partition("=")
-            key, is_off = self._key(name)
-            if is_off and has_value:
-                raise BadInput(f"{name} takes no value, got {value!r}; --{key} does")
-            if not has_value:
-                value = "false" if is_off else self._value(key, left)
+            key = "config" if name == "-c" else name[2:] if name.startswith("--") else ""
+            key = key if self._option(key) else key.replace("-", "_")
+            positive = key.replace("no_", "", 1)
+            if key.count(".") > self._option(key).count(".") + 1 and self._option(key):
+                raise BadInput(f"--{key} is too deep; write --{key.rpartition('.')[0]} '{{…}}'")
+            if key in GENERAL or self._inside(key) or self._option(key):
+                value = value if has_value else self._value(key, kinds.get(key, dict), left)
+            elif kinds.get(positive) is bool and not has_value:
+                key, value = positive, "false"
+            else:
+                hint = near_option(name.lstrip("-"), [*kinds, "help"], "--")
+                raise BadInput(f"{name} is no option{hint}")
             pairs.append((key, value))
         return [*pairs, *self._placed(alone)]
 
-    def _key(self, name: str) -> tuple[str, bool]:
-        """Return the key that a word such as `--batch-size` names, and whether "no" negates it."""
-        name = "--config" if name == "-c" else name
-        head, dot, inside = name.removeprefix("--").partition(".")
-        key = head.replace("-", "_") + dot + inside
-        key = key if self._split(key)[0] else key.replace("-", "_")
-        if name[:2] == "--" and (self._split(key)[0] or key in self.groups):
-            return key, False
-        for positive in (key.removeprefix("no_"), key.replace(".no_", ".")):
-            if positive != key and self.kinds.get(positive) is bool:
-                return positive, True
-        known = [*self.kinds, "help"]
-        raise BadInput(f"{name} is no option{near_option(name.lstrip('-'), known, '--')}")
-
-    def _value(self, key: str, left: deque[str]) -> str:
+    def _value(self, key: str, kind: Any, left: deque[str]) -> str:
         """Return the next word where it is the value of an option; "true" for a bool alone."""
-        kind = self.kinds.get(self._split(key)[0], dict)
         following = left[0] if left and left[0][:2] != "--" and left[0] != "-c" else None
         if following is not None and (kind is not bool or following.lower() in SWITCHED):
             return left.popleft()
-        if bool in leaves(kind):
-            return "true"
+        if bool in members(kind):
+            return "" if key == "print_config" else "true"
         raise BadInput(f"--{key} needs a value ({type_name(kind)})")
 
-    def _placed(self, alone: list[str]) -> list[tuple[str, Any]]:
+    def _placed(self, alone: Sequence[str]) -> list[tuple[str, str]]:
         """Return the positional options, given as words without a name."""
         known = self._positional()
-        pairs: list[tuple[str, Any]] = list(zip(known, alone, strict=False))
-        n = len(known)
-        if n and len(alone) >= n and origin(self.kinds[known[-1]]) is list:
-            pairs[-1] = known[-1], alone[n - 1 :]
-        elif alone[n:]:
-            raise BadInput(f"what is {alone[n]!r}? Write a value after its option: --key value")
-        return pairs
+        values, rest = [*alone[: len(known)]], alone[len(known) :]
+        if len(values) == len(known) and known and _is_list(self.kinds[known[-1]]):
+            values[-1], rest = json.dumps([values[-1], *rest]), []
+        if rest:
+            raise BadInput(f"what is {rest[0]!r}? Write a value after its option: --key value")
+        return [*zip(known, values, strict=False)]
 
 
-def _merged(before: Any, path: Sequence[str], value: Any) -> Any:
-    """Return a dict with a value put at a path; a mapping is merged into the one before."""
-    before = before if isinstance(before, Mapping) else {}
-    if path:
-        return {**before, path[0]: _merged(before.get(path[0]), path[1:], value)}
-    if isinstance(value, str) and value.lstrip()[:1] == "{":
-        value = loads(value)
-    return {**before, **value} if isinstance(value, Mapping) else value
+def _usage(name: str, kind: Any) -> str:
+    text = name.upper() + (" ..." if _is_list(kind) else "")
+    return f"[{text}]" if type(None) in members(kind) else text
+
+
+def _is_list(kind: Any) -> bool:
+    return all(get_origin(part) is list for part in members(kind) if part is not type(None))
 
 
 # ---- how a program ends ----

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from minilearn.nn.registry import named_object
-from minilearn.optim.sched_names import schedule
+from minilearn.optim.sched_names import SCHEDULES, schedule
 
+from .augment import check_aug
 from .build import (
     build_dls,
     build_learner,
     build_model,
-    check_dls,
     check_learner,
     check_model,
     timm_normalization,
@@ -39,7 +39,6 @@ from .values import (
     PositiveInt,
     arguments_for,
     blamed,
-    plain,
     read_config,
 )
 
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
 
 BUILDERS = {"build_dls": "data", "build_model": "network", "build_learner": "learner"}
 OURS = "minilearn.cli:"
+GO_ON = "For more, give the new total and a constant rate: --epochs N --sched none --lr 1e-4"
 Configs = Sequence[tuple[str, Mapping[str, Any]]]
 
 
@@ -112,14 +112,27 @@ def fit(
         sched_args: further arguments of the schedule: --sched_args.pct_start 0.3
         warmup: updates in which the rate rises to the schedule's
     """
-    from minilearn import BatchSchedCB
+    from minilearn import BatchSchedCB, LambdaCB
     from minilearn import warmup as warmed
+    from minilearn.optim.schedulers import set_lr
 
-    factory = _schedule(sched, sched_args)
-    factory = warmed(factory, warmup) if warmup else factory
     rate: Any = lr  # auto was replaced before
-    cbs = [*cbs, BatchSchedCB(factory)]
+    begun: list[int] = []
+
+    def before_epoch(learn: Any) -> None:
+        begun.append(learn.epoch)
+        if resume and is_constant:  # a schedule that is over has left its last rate
+            for group in learn.opt.param_groups:
+                set_lr(group, rate)
+
+    is_constant = sched == "none" and not warmup
+    if not is_constant:
+        factory = _schedule(sched, sched_args)
+        cbs = [*cbs, BatchSchedCB(warmed(factory, warmup) if warmup else factory)]
+    cbs = [*cbs, LambdaCB(before_epoch=before_epoch)]
     learn.fit(epochs, lr=rate, cbs=cbs, resume=resume, on_interrupt="stop")
+    if resume and not begun:
+        print(f"nothing is left to train: {epochs} of {epochs} epochs are done. {GO_ON}")
 
 
 def _schedule(sched: str, sched_args: Any) -> Any:
@@ -165,7 +178,7 @@ def check_fit(*, sched: str = "none", sched_args: Any = None, **_: Any) -> None:
 
 
 CHECKS: dict[Any, Callable[..., None]] = {
-    build_dls: check_dls,
+    build_dls: check_aug,
     build_model: check_model,
     build_learner: check_learner,
     fit: check_fit,
@@ -189,9 +202,11 @@ class Training:
         early = _early(words)
         files = [(path, read_config(path)) for path in early.pop("config") or () if path]
         said = {k: v for _, config in [*configs, *files, ("", early)] for k, v in config.items()}
+        self.resumed: Mapping[str, Any] = {}  # the configuration of the run that goes on
         if not searches and said.get("resume") not in (None, False, "false", "null"):
             configs = [_resumed(said, files), *configs]
-            said = {**configs[0][1], **said}
+            self.resumed = configs[0][1]
+            said = {**self.resumed, **said}
         self.builders = [_builder(name, said.get(name)) for name in BUILDERS]
         name, command = ("lr-find", search_command) if searches else ("train", train_command)
         self.options = Options(f"minilearn {name}", about(command), ("data",))
@@ -209,6 +224,16 @@ class Training:
         for fn, names in self.options.arguments.items():
             if fn in CHECKS:
                 CHECKS[fn](**{name: self.values[name] for name in names})
+        sched = self.values.get("sched", "none")
+        if sched == "none" or sched not in SCHEDULES:
+            return
+        for name in ("epochs", "sched", "sched_args", "warmup"):  # what its length depends on
+            value, before = self.values[name], self.resumed.get(name, self.values[name])
+            if value != before:
+                raise BadInput(
+                    f"--{name} {value}: the run has the schedule {self.resumed['sched']} for "
+                    f"{self.resumed['epochs']} epochs, and goes on with it. {GO_ON}"
+                )
 
     def build_dls(self, **over: Any) -> Any:
         """Return the loaders, with some values replaced."""
@@ -226,13 +251,13 @@ class Training:
     def run(self) -> Learner:
         """Train, and write the run."""
         values = self.values
+        config = {k: v for k, v in self.options.config.items() if k not in ("out", "resume")}
         run = self.options.call(Run, values=values)
         learn = self.build()
         if values.get("lr") == "auto":
-            values["lr"] = learn.lr_find(plot=False).valley
+            config["lr"] = values["lr"] = learn.lr_find(plot=False).valley
             print(f"lr: {values['lr']:.3g} (auto)")
         folder = begin(run.out, run.resume)
-        config = plain({name: x for name, x in values.items() if name not in ("out", "resume")})
         resume = None
         if run.resume:
             is_file = isinstance(run.resume, str) and Path(run.resume).is_file()
