@@ -48,7 +48,8 @@ def participants(learn: Loop) -> list[Any]:
 
 def _handles(cb: Any, handler: Any) -> bool:
     answers = any(hasattr(cb, name) for name in ACTIONS)
-    return not answers and any(getattr(cb, event, None) == handler for event in EVENTS)
+    running = (handler, getattr(handler, "__wrapped__", handler))
+    return not answers and any(getattr(cb, event, None) in running for event in EVENTS)
 
 
 @contextmanager
