@@ -262,7 +262,7 @@ class MetricsCB(Callback):
 
 
 def skips_bad_updates(learn: Any) -> bool:
-    """Return whether a callback may skip updates whose loss is not finite (R19)."""
+    """Return whether a callback may skip updates whose loss is not finite."""
     return any(getattr(cb, "skips_non_finite", False) for cb in getattr(learn, "cbs", ()))
 
 
@@ -281,5 +281,5 @@ def _in_float32(x: Any) -> Any:
 
 
 def _hard(target: Any) -> Any:
-    """Return the labels of a mixed target (R20)."""
+    """Return the labels of a mixed target."""
     return target.hard() if type(target) is not Tensor and hasattr(target, "hard") else target
