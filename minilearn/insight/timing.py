@@ -42,13 +42,13 @@ class TimerCB(Callback):
         hint: warn if more than this fraction of the training waits for data.
 
     Events: before_fit, before_epoch, before_batch, cleanup_batch, cleanup_fit
-    Order:  ACCUMULATE - 1
+    Order:  ACCUMULATE
     Reads:  training
     Writes:
     Syncs: on a GPU, once in 512 measurements
     """
 
-    order = Order.ACCUMULATE - 1  # a batch begins before all other handlers, and ends after them
+    order = Order.ACCUMULATE  # a batch begins before the other handlers, and ends after them
     in_probe = False
 
     def __init__(self, hint: float = 0.5) -> None:
@@ -99,8 +99,10 @@ class TimerCB(Callback):
             try:
                 return f(*args)
             finally:
-                self._mark = perf_counter()
-                self._add(kind, who, name, self._mark - start, event)
+                end = perf_counter()
+                self._add(kind, who, name, end - start, event)
+                if name != "before_batch":  # one in a lower slot is no end of the wait for data
+                    self._mark = end
 
         vars(run)["__self__"] = owner  # whom notes on errors name
         return run

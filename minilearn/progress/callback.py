@@ -33,8 +33,8 @@ def harmless(method: Callable[..., None]) -> Callable[..., None]:
         try:
             method(self, x)
         except Exception as e:
-            self._display, self._due, self._plots = None, math.inf, False
-            self._redirected.close()
+            self._display = None
+            self._close()
             warnings.warn(
                 f"the progress is no longer shown: {type(e).__name__}: {e}. The fit goes on.",
                 stacklevel=3,
