@@ -103,17 +103,24 @@ def make_lazy_weights(learn: Loop) -> None:
     """Let a batch run through a model with lazy layers, which makes their weights; once.
 
     Whoever reads weights before the first batch of a fit calls this.
+
+    Raises:
+        ValueError: the loader would lose this batch.
     """
     model = learn.model
     if not isinstance(model, nn.Module):
         return
     if not any(map(is_lazy, (*model.parameters(), *model.buffers()))):
         return
-    train, valid = (pick_loader(learn.dls, training) for training in (True, False))
+    dl = pick_loader(learn.dls, True)
+    dl = pick_loader(learn.dls, False) if dl is None else dl
+    if isinstance(dl, Iterator):
+        raise ValueError(
+            "the model has lazy layers, whose weights a first batch must make, and the loader is "
+            "an iterator, which would lose that batch: run one through the model before"
+        )
     try:
-        with inner(
-            learn, [*participants(learn), _StopCB()], valid=valid if train is None else train
-        ):
+        with inner(learn, [*participants(learn), _StopCB()], valid=dl):
             learn.fit(1, train=False)
     except Exception as e:
         e.add_note("a first batch was to make the weights of the model's lazy layers")

@@ -584,3 +584,8 @@ def test_lazy_layers_without_data_say_so():
     with pytest.raises(Exception) as error:
         learn.freeze("0")
     assert any("lazy layers" in note for note in error.value.__notes__)
+    learn.dls = iter(small_dls().train), None
+    with pytest.raises(ValueError, match="would lose that batch: run one"):
+        learn.freeze("0")
+    learn.model(torch.zeros(2, 3))
+    learn.freeze("0")
