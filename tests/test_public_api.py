@@ -4,8 +4,10 @@ import ast
 import importlib
 import inspect
 import pickle
+import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -154,10 +156,61 @@ def test_each_method_is_the_function_of_its_module():
         assert getattr(Learner, n.targets[0].id) is getattr(module, n.value.attr)
 
 
-def test_bound_and_unbound_methods_can_be_pickled():
+def check_pickles(owner):
     for name in ("show_batch", "lr_find", "save", "on"):
-        method = getattr(Learner, name)
+        method = getattr(owner, name)
         assert pickle.loads(pickle.dumps(method)) is method
+
+
+@pytest.mark.case("F48")
+def test_bound_and_unbound_methods_can_be_pickled():
+    check_pickles(Learner)
+
+
+@pytest.mark.case("F48")
+def test_the_check_of_pickles_notices_methods_with_the_name_of_another():
+    class Copied:
+        """A class of methods that say they come from where another of that name is."""
+
+    for name in ("show_batch", "lr_find", "save", "on"):
+        copied = types.FunctionType(getattr(Learner, name).__code__, {})
+        copied.__module__ = "minilearn.learner"
+        setattr(Copied, name, copied)
+    with pytest.raises((AssertionError, pickle.PicklingError, AttributeError)):
+        check_pickles(Copied)
+
+
+def documented(folder):
+    """Yield (place, docstring) of all modules, classes and functions."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    for path in sorted(folder.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, kinds) and (text := ast.get_docstring(node)):
+                yield f"{path.name}: {getattr(node, 'name', 'module')}", text
+
+
+def codes(text):
+    return re.findall(r"\b[RFK]\d{1,3}\b|\bC\d{3}\b", text)
+
+
+@pytest.mark.case("F46")
+def test_no_docstring_has_a_code_that_only_its_authors_know():
+    assert [place for place, text in documented(PACKAGE) if codes(text)] == []
+
+
+@pytest.mark.case("F46")
+def test_a_code_in_a_docstring_would_be_seen():
+    assert codes("Return whether updates are skipped (R19), see C034.") == ["R19", "C034"]
+
+
+@pytest.mark.case("F46")
+def test_the_signature_of_a_callback_names_its_arguments():
+    """None of them takes `*args, **kwargs` without a word about what they are."""
+    classes = [getattr(minilearn, name) for name in NAMES]
+    for cls in (c for c in classes if isinstance(c, type) and issubclass(c, minilearn.Callback)):
+        assert not {"args", "kwargs"} <= set(inspect.signature(cls).parameters), cls
+    shown = "(dtype: 'str' = 'bf16', device: 'str | None' = None, **settings: 'Any') -> 'None'"
+    assert str(inspect.signature(minilearn.MixedPrecision)) == shown
 
 
 def test_the_stub_says_what_there_is():

@@ -1,4 +1,4 @@
-"""Random states: set them, keep them, put them back (R10).
+"""Random states: set them, keep them, put them back.
 
 numpy is touched only where somebody imported it.
 """

@@ -3,8 +3,30 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
+
+
+def write_out(text: str) -> None:
+    """Write to the present standard output, at once; an output that fails must not end a fit.
+
+    What it cannot encode becomes a question mark.
+    """
+    out = sys.stdout
+    with suppress(Exception):  # it may be closed, or an object with a `write` alone
+        encoding = getattr(out, "encoding", None) or "utf-8"
+        print(text.encode(encoding, "replace").decode(encoding), end="", file=out)
+        out.flush()
+
+
+def is_terminal() -> bool:
+    """Return whether the present standard output is a terminal."""
+    try:
+        return sys.stdout.isatty()
+    except Exception:  # it knows nothing about terminals, or is closed
+        return False
 
 
 def did_you_mean(name: str, known: Iterable[str], n: int = 3, cutoff: float = 0.6) -> str:

@@ -21,7 +21,7 @@ from ..base.text import whole
 from ..core.callback import Callback
 from ..core.events import CancelBatchException, CancelException, Order
 from ..core.learner import Loop
-from ..core.nested import inner, participants
+from ..core.nested import inner, make_lazy_weights, participants
 from ..core.stream import Unshared, pick_loader
 from .limits import Shortened
 
@@ -97,6 +97,7 @@ class _Averages(Callback):
         if not learn.depth:  # what a nested run trains will be undone
             if not self._trains:
                 self._begin(learn)
+            make_lazy_weights(learn)
             self._track(learn.model)
 
     def _begin(self, learn: Loop) -> None:
@@ -105,8 +106,8 @@ class _Averages(Callback):
         self._restore()
 
     def _track(self, model: nn.Module) -> None:
-        """See that every parameter has an average, on its device."""
-        named = dict(model.named_parameters())
+        """See that every parameter that can be averaged has an average, on its device."""
+        named = {name: p for name, p in model.named_parameters() if _can_be_averaged(p)}
         self._model, self._params = model, list(named.values())
         self._averages = {
             name: _as_average(p) if (a := self._averages.get(name)) is None else a.to(p.device)
@@ -183,6 +184,11 @@ class _Averages(Callback):
         state, self._loaded = self._loaded, None
         if state is not None:
             self.n_averaged, self._averages = state["n_averaged"], _copies(state["averages"])
+
+
+def _can_be_averaged(p: Parameter) -> bool:
+    """Return whether arithmetic works on `p`: not on the bytes of quantised weights."""
+    return (p.is_floating_point() or p.is_complex()) and p.element_size() > 1
 
 
 def _as_average(p: Parameter) -> Tensor:

@@ -37,11 +37,11 @@ class EarlyStopCB(Callback):
 
     Raises:
         ValueError: `mode` is neither given nor known, or `patience` is below 1.
-        KeyError: after the first validation, where there is no such column.
+        KeyError: nobody provides such a column.
 
     Events: before_fit, before_round, after_round, cleanup_fit
     Order:  STOP
-    Reads:  row, training, epoch, model, cbs
+    Reads:  row, training, epoch, model, cbs, dls, loss_func
     Writes:
     """
 
@@ -66,7 +66,8 @@ class EarlyStopCB(Callback):
         self.count, self.best_epoch, self.stopped, self._best = 0, None, None, None
 
     def before_fit(self, learn: Loop) -> None:
-        """Forget the last fit."""
+        """Forget the last fit, and see that somebody provides the column."""
+        self.monitor.check(learn)
         if not (self.keep or self._resumed):
             self._forget()
         self.stopped = None

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 from ..base.batch import describe
 from ..base.text import did_you_mean
+from ..core.events import EVENTS
+from ..core.history import COUNTERS
 from ..core.learner import Loop
 
 
@@ -37,6 +40,31 @@ class Monitor:
         self.best: float | None = None
         self._seen = self._warned = False
 
+    def check(self, learn: Loop) -> None:
+        """Raise before a fit begins to train where it is certain that nobody provides the column.
+
+        It is not where the loss may have named parts, or a callback of the user's own may add
+        columns. Meant for `before_fit`.
+
+        Raises:
+            KeyError: neither the loop nor the MetricsCB has such a column.
+        """
+        known = []
+        for metrics in (cb for cb in learn.cbs if hasattr(cb, "all_metrics")):
+            known += metrics.names
+            for name in getattr(learn.dls, "named", ()):
+                known += [f"{name}_{column}" for column in metrics.all_metrics]
+        # a metric that returns a dict has columns that begin with its name
+        if self.name in (*known, *COUNTERS) or self.name.startswith(tuple(f"{n}_" for n in known)):
+            return
+        if not _has_parts(learn.loss_func) and all(map(_is_ours, [learn, *learn.cbs])):
+            raise self._missing(known)
+
+    def _missing(self, columns: Iterable[str]) -> KeyError:
+        there = ", ".join(columns) or "none (add MetricsCB())"
+        hint = did_you_mean(self.name, columns)
+        return KeyError(f"no column {self.name!r} to monitor{hint}; the columns are: {there}")
+
     def read(self, learn: Loop) -> float | None:
         """Return the value in the running round's row, or None where this round has none.
 
@@ -62,9 +90,7 @@ class Monitor:
         if comes_later or self.name in learn.row:
             return None
         if not (self._seen or self._may_come(learn)):
-            there = ", ".join(learn.row) or "none (add MetricsCB())"
-            hint = did_you_mean(self.name, learn.row)
-            raise KeyError(f"no column {self.name!r} to monitor{hint}; the columns are: {there}")
+            raise self._missing(learn.row)
         if not self._warned:
             self._warned = True
             warnings.warn(
@@ -119,3 +145,14 @@ class Monitor:
     def __repr__(self) -> str:
         """Show the column and its direction."""
         return f"Monitor({self.name!r}, {self.mode!r})"
+
+
+def _has_parts(loss_func: Any) -> bool:
+    """Return whether a loss may be a dict of named parts; those of torch never are."""
+    module = getattr(loss_func, "__module__", None) or ""
+    return not module.startswith("torch.")
+
+
+def _is_ours(x: Any) -> bool:
+    """Return whether a callback is one of this package that runs no function of the user's."""
+    return type(x).__module__.startswith("minilearn.") and not any(n in EVENTS for n in vars(x))

@@ -37,13 +37,11 @@ class MixedPrecision(TrainCB):
     Writes: preds, loss, loss_parts
     """
 
-    def __new__(cls, dtype: str = "bf16", *args: Any, **kwargs: Any) -> Any:
-        """Choose the class for `dtype`."""
-        scaled = dtype == "fp16" and cls is MixedPrecision
-        chosen: Any = ScaledPrecision if scaled else cls
-        return super().__new__(chosen)
-
     def __init__(self, dtype: str = "bf16", device: str | None = None, **settings: Any) -> None:
+        if dtype == "fp16" and type(self) is MixedPrecision:
+            self.__class__ = ScaledPrecision
+            self.__init__(dtype, device, **settings)
+            return
         super().__init__(**settings)
         if dtype not in DTYPES:
             raise ValueError(f"dtype is 'bf16' or 'fp16', got {dtype!r}")

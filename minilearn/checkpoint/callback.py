@@ -62,6 +62,7 @@ class CheckpointCB(Callback, Requests):
 
     Raises:
         ValueError: an argument makes no sense, or there is no direction for `monitor`.
+        KeyError: nobody provides the column `monitor`.
         OSError: the file before could not be written.
 
     Events: before_fit, after_step, cleanup_batch, after_round, cleanup_round, after_fit,
@@ -110,6 +111,8 @@ class CheckpointCB(Callback, Requests):
     def before_fit(self, learn: Loop) -> None:
         """Make the folder, and handle signals."""
         self._reset(together=processes_of(learn) is not None)
+        if self.monitor is not None:
+            self.monitor.check(learn)
         self._where, self._clock = self.folder, time.monotonic()
         if learn.scratch is not None:
             self._where = learn.scratch / self.folder.name

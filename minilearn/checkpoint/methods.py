@@ -11,6 +11,7 @@ from minilearn.core.stream import pick_loader
 from minilearn.distributed.sync import Processes
 
 from ..base.rank import rank
+from ..base.text import write_out
 from ..distributed.barrier import connected
 from ..distributed.ddp import is_sharded
 from .callback import CheckpointCB
@@ -31,12 +32,12 @@ def resume_callbacks(self: Loop, resume: Any, cbs: list[Any]) -> list[Resume]:
         resume = checkpoints.folder
     processes = connected((*cbs, *self.cbs))
     found = find(Path(resume)) if processes is None else _find_together(Path(resume), processes)
-    say = print if rank() == 0 else lambda text: None
+    say = write_out if rank() == 0 else lambda text: None
     if found is None:
-        say(f"resume: there is no checkpoint in {resume} yet; the fit begins afresh")
+        say(f"resume: there is no checkpoint in {resume} yet; the fit begins afresh\n")
         return []
     path, state = found
-    say(f"resume: {path} (epoch {state['epoch']}, {state['steps']} updates)")
+    say(f"resume: {path} (epoch {state['epoch']}, {state['steps']} updates)\n")
     state = for_process(state, processes, pick_loader(self.dls, True))
     return [Resume(state, exact=checkpoints is not None and checkpoints.exact)]
 

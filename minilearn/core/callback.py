@@ -118,8 +118,10 @@ def run_cbs(cbs: Iterable[Any], method_nm: str, learn: Any = None) -> None:
             method(learn)
 
 
-def handler_table(cbs: Iterable[Any]) -> dict[str, tuple[Handler, ...]]:
-    """Resolve for every event who handles it: bound methods in firing order.
+def handler_table(
+    cbs: Iterable[Any], wrap: Callable[[str, Handler], Handler] | None = None
+) -> dict[str, tuple[Handler, ...]]:
+    """Resolve for every event who handles it: bound methods in firing order, wrapped if asked for.
 
     Clean-ups are bundled into one handler that runs all of them, in reverse order.
     """
@@ -127,7 +129,9 @@ def handler_table(cbs: Iterable[Any]) -> dict[str, tuple[Handler, ...]]:
     table = {}
     for event in EVENTS:
         methods = tuple(
-            getattr(cb, event) for cb in ordered if getattr(cb, event, None) is not None
+            getattr(cb, event) if wrap is None else wrap(event, getattr(cb, event))
+            for cb in ordered
+            if getattr(cb, event, None) is not None
         )
         if methods and event.startswith("cleanup_"):
             methods = (CleanUp(event, methods[::-1]),)

@@ -38,6 +38,7 @@ class Dispatch(LoopState):
 
     unheard: frozenset[str] = frozenset()  # while a fit runs: events that nobody handles
     handling: Any = None  # the handler that is running: a nested run leaves its callback out
+    _wrap: Callable[[str, Handler], Handler] | None = None  # what `wrap_handlers` was given
 
     def __init__(self, cbs: Any) -> None:
         self.cbs = as_callbacks(cbs)
@@ -71,17 +72,27 @@ class Dispatch(LoopState):
 
     def _resolve(self) -> None:
         """Find out once who handles each event and who owns each action."""
-        owners = find_owners(self)
+        owners, wrap = find_owners(self), self._wrap
         self._unbind()
-        self._owners = owners
-        self._keep_table(handler_table(self.cbs))
+        self._owners, self._wrap = owners, wrap
+        self._keep_table(handler_table(self.cbs, wrap))
         for action, owner in owners.items():
+            if wrap is not None:
+                owner = owner._replace(method=wrap(action, owner.method))
             self.__dict__[action] = bind(action, owner, self)
+
+    def wrap_handlers(self, wrap: Callable[[str, Handler], Handler]) -> None:
+        """Call each handler and each action through what `wrap(name, method)` returns.
+
+        This holds until the running fit ends, also for callbacks that come later.
+        """
+        self._wrap = wrap
+        self._resolve()
 
     def _resolve_late(self, event: str) -> tuple[Handler, ...]:
         """Resolve outside a fit, where callbacks may change unannounced; or a new level's event."""
         check_event(event)
-        table = handler_table(self.cbs)
+        table = handler_table(self.cbs, self._wrap)
         if "fit" in self.levels:
             self._keep_table(table)
         return table[event]
@@ -93,7 +104,7 @@ class Dispatch(LoopState):
 
     def _unbind(self) -> None:
         """Forget what `_resolve` found."""
-        self.unheard, self.handling = frozenset(), None
+        self.unheard, self.handling, self._wrap = frozenset(), None, None
         self._table, self._owners = {}, {}
         for action in ACTIONS:
             self.__dict__.pop(action, None)

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import nn
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
+from torch.nn.parameter import is_lazy
 
 from ..base.modes import held, hold
 from ..base.seed import preserved_random_states
-from .callback import order_of
-from .events import ACTIONS, EVENTS, Order
+from .callback import Callback, order_of
+from .events import ACTIONS, EVENTS, CancelFitException, Order
 from .learner import Loop
 from .position import own_copy, undo_position
 from .stream import pick_loader
@@ -48,7 +49,8 @@ def participants(learn: Loop) -> list[Any]:
 
 def _handles(cb: Any, handler: Any) -> bool:
     answers = any(hasattr(cb, name) for name in ACTIONS)
-    return not answers and any(getattr(cb, event, None) == handler for event in EVENTS)
+    running = (handler, getattr(handler, "__wrapped__", handler))
+    return not answers and any(getattr(cb, event, None) in running for event in EVENTS)
 
 
 @contextmanager
@@ -78,6 +80,8 @@ def inner(
             f"{MAX_DEPTH} runs are nested: a callback starts one whenever it is in one. "
             " Let it look at learn.depth first, which is 0 in the fit itself."
         )
+    if trains:
+        make_lazy_weights(learn)
     loaders = [pick_loader(learn.dls, True), pick_loader(learn.dls, False)]
     with ExitStack() as stack:
         for undo in _undos(learn, cbs, [*loaders, train, valid], trains):
@@ -93,6 +97,43 @@ def inner(
         learn.cbs, learn.levels, learn.error = list(cbs), (), None
         learn.nesting = learn.nesting._replace(depth=learn.depth + 1)
         yield
+
+
+def make_lazy_weights(learn: Loop) -> None:
+    """Let a batch run through a model with lazy layers, which makes their weights; once.
+
+    Whoever reads weights before the first batch of a fit calls this.
+
+    Raises:
+        ValueError: the loader would lose this batch.
+    """
+    model = learn.model
+    if not isinstance(model, nn.Module):
+        return
+    if not any(map(is_lazy, (*model.parameters(), *model.buffers()))):
+        return
+    dl = pick_loader(learn.dls, True)
+    dl = pick_loader(learn.dls, False) if dl is None else dl
+    if isinstance(dl, Iterator):
+        raise ValueError(
+            "the model has lazy layers, whose weights a first batch must make, and the loader is "
+            "an iterator, which would lose that batch: run one through the model before"
+        )
+    try:
+        with inner(learn, [*participants(learn), _StopCB()], valid=dl):
+            learn.fit(1, train=False)
+    except Exception as e:
+        e.add_note("a first batch was to make the weights of the model's lazy layers")
+        raise
+
+
+class _StopCB(Callback):
+    """Ends a fit after the first prediction."""
+
+    order = Order.STOP
+
+    def after_predict(self, learn: Loop) -> None:
+        raise CancelFitException
 
 
 def _undos(learn: Loop, cbs: list[Any], loaders: list[Any], trains: bool) -> list[Callable]:

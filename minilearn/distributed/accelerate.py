@@ -1,7 +1,7 @@
 """The same fit on many processes, through Hugging Face accelerate: AccelerateCB.
 
-The engine is accelerate over torch.distributed; what is here makes the results those of one process
-(R18).
+The engine is accelerate over torch.distributed; what is here makes the results those of one
+process.
 """
 
 from __future__ import annotations

@@ -125,6 +125,11 @@ def own_parameters(model: nn.Module) -> dict[str, list[nn.Parameter]]:
 
 def layer_norms(layers: Iterable[Iterable[Tensor | None]]) -> Tensor:
     """Return the norm of all values of each layer, 0 without any: shape (layers,), float32."""
-    norms = [get_total_norm([t for t in ts if t is not None]).float() for ts in layers]
+    norms = [get_total_norm([_dense(t) for t in ts if t is not None]).float() for ts in layers]
     device = max((n.device for n in norms), key=lambda d: d.type != "cpu", default=None)
     return torch.stack([n.to(device) for n in norms]) if norms else torch.zeros(0)
+
+
+def _dense(t: Tensor) -> Tensor:
+    """Return the values of a sparse gradient, which has the same norm."""
+    return t.coalesce().values() if t.is_sparse else t

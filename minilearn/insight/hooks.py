@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Self
 
+import torch
 from torch import Tensor, nn
 
 from ..base.batch import tensors
-from ..base.text import whole
+from ..base.text import few, whole
 from ..core.callback import Callback
 from ..core.events import Order
 from ..core.learner import Loop
@@ -112,7 +114,9 @@ class Hooks(_Removable, list):
         super().__init__()
         if isinstance(ms, nn.Module):
             check_not_compiled(ms)
-            ms = list(ms.children()) or [ms]
+            parent, ms = ms, list(ms.children()) or [ms]
+            if ms[0] is not parent and _forward_is_compiled(parent):
+                warn_of_silence([type(m).__name__ for m in ms])
         try:
             for m in ms:
                 self.append(Hook(m, f, backward=backward))
@@ -171,32 +175,41 @@ class HooksCallback(Callback):
         self.every = whole("every", every, of="batches")
         self.on_train, self.on_valid, self.mods = on_train, on_valid, list(mods or ())
         self.hooks: Any = []
+        self._silent: list[Hook] = []  # those in compiled modules that did not fire so far
 
     def before_fit(self, learn: Loop) -> None:
         """Attach new hooks; what the last fit recorded goes."""
         check_not_compiled(learn.model)
         self._depth, self._batches = getattr(learn, "depth", 0), 0
+        hidden = hidden_layers(learn.model)
         names = {m: name for name, m in learn.model.named_modules()}
         mods = self.mods or [m for m in names if self.mod_filter is None or self.mod_filter(m)]
         self.hooks = Hooks(mods, partial(self._fire, learn))
         for hook, m in zip(self.hooks, mods, strict=True):
             hook.name = f"{names.get(m, '')} {type(m).__name__}".strip()
+        self._silent = [h for h, m in zip(self.hooks, mods, strict=True) if m in hidden]
 
-    def _fire(self, learn: Loop, *args: Any) -> None:
+    def _fire(self, learn: Loop, hook: Hook, *args: Any) -> None:
         due = self._batches % self.every == 0 and self._watches(learn)
         if due and getattr(learn, "depth", 0) == self._depth:
-            self.hookfunc(*args)
+            if self._silent:
+                self._silent = [h for h in self._silent if h is not hook]
+            self.hookfunc(hook, *args)
 
     def _watches(self, learn: Loop) -> bool:
         return self.on_train if learn.training else self.on_valid
 
     def after_batch(self, learn: Loop) -> None:
-        """Count the batch."""
+        """Count the batch, and say once which hooks it did not reach."""
         self._batches += self._watches(learn)
+        if self._silent and self._watches(learn):
+            warn_of_silence([hook.name for hook in self._silent])
+            self._silent = []
 
     def cleanup_fit(self, learn: Loop) -> None:
         """Remove the hooks; what they recorded stays."""
         self.hooks.remove()
+        self._silent = []
 
     def __iter__(self) -> Iterator[Hook]:
         """Yield the hooks."""
@@ -216,9 +229,35 @@ def first_float(x: object) -> Tensor | None:
     return next((t for t in tensors(x) if t.is_floating_point()), None)
 
 
+def _is_compiled(m: Any) -> bool:
+    return hasattr(m, "_orig_mod") or getattr(m, "_compiled_call_impl", None) is not None
+
+
+def hidden_layers(model: nn.Module) -> set[nn.Module]:
+    """Return the layers inside of compiled or traced modules, whose hooks may never fire."""
+    hiding = [m for m in model.modules() if _is_compiled(m) or _forward_is_compiled(m)]
+    return {layer for m in hiding for layer in m.modules() if layer is not m}
+
+
+def _forward_is_compiled(m: nn.Module) -> bool:
+    # torch.compile marks what it returns
+    compiled = hasattr(m.forward, "_torchdynamo_orig_callable")
+    traced = (torch.jit.ScriptModule, torch.jit.ScriptFunction)
+    return compiled or isinstance(m, traced) or isinstance(m.forward, traced)
+
+
+def warn_of_silence(names: list[str]) -> None:
+    """Say which layers were not seen."""
+    warnings.warn(
+        f"nothing is seen of {few(names)}: they are inside of a module that is compiled or traced, "
+        "and does not run hooks. Look at the model as it was before.",
+        stacklevel=3,
+    )
+
+
 def check_not_compiled(m: Any) -> None:
     """Raise if `m` is compiled: torch.compile ignores later hooks, without a word."""
-    if hasattr(m, "_orig_mod") or getattr(m, "_compiled_call_impl", None) is not None:
+    if _is_compiled(m):
         raise RuntimeError(
             f"{type(m).__name__} is compiled and does not see new hooks. Hook and run the model "
             f"that you gave to torch.compile, or add the hooks before compiling."

@@ -339,12 +339,8 @@ RULES = {"valley": _valley, "steep": _steep}
 
 def rules_of(suggest: Any) -> dict[str, Callable[..., Any]]:
     """Return rules by name from names, functions, or one of these."""
-    rules: dict[str, Callable[..., Any]] = {}
-    for rule in [suggest] if isinstance(suggest, str) or callable(suggest) else suggest:
-        if isinstance(rule, str):
-            if rule not in RULES:
-                raise ValueError(f"unknown rule {rule!r} in suggest; there are {', '.join(RULES)}")
-            rules[rule] = RULES[rule]
-        else:
-            rules[getattr(rule, "__name__", type(rule).__name__)] = rule
-    return rules
+    rules = [suggest] if isinstance(suggest, str) or callable(suggest) else suggest
+    if unknown := [rule for rule in rules if isinstance(rule, str) and rule not in RULES]:
+        raise ValueError(f"unknown rule {unknown[0]!r} in suggest; there are {', '.join(RULES)}")
+    named = {r: RULES[r] for r in rules if isinstance(r, str)}
+    return named | {getattr(r, "__name__", type(r).__name__): r for r in rules if callable(r)}

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..base.batch import batch_size, map_batch
+from ..base.text import write_out
 from ..callbacks.handlers import LambdaCB
 from ..callbacks.limits import Shortened
 from ..core.callback import as_callbacks
@@ -45,7 +46,7 @@ def dry_run(self: Loop, cbs: Any = None, lr: float | slice | None = None) -> Non
         with contextlib.redirect_stdout(io.StringIO()):
             self.fit(1, lr=lr)
         phases = "training and validation" if self.dls.valid is not None else "training"
-    print(f"dry run: one batch of {phases} went through {len(cbs) - 1} callbacks")
+    write_out(f"dry run: one batch of {phases} went through {len(cbs) - 1} callbacks\n")
 
 
 def find_batch_size(self: Loop, start: int = 32, limit: int = 4096) -> int:

@@ -14,7 +14,7 @@ from ..core.events import CancelFitException, Order
 from ..core.learner import Loop
 from ..core.nested import inner, participants
 from ..core.stream import pick_loader
-from .hooks import Hooks
+from .hooks import Hooks, hidden_layers, warn_of_silence
 from .text_table import Table
 
 COLUMNS = ("layer", "input", "output", "parameters", "trainable", "MFLOPs", "output MB")
@@ -82,6 +82,9 @@ def summarize(learn: Loop, cbs: Any = None) -> Summary:
         layers = [m for m in model.modules() if not list(m.children()) or m._parameters]
         with Hooks(layers, note), FlopCounterMode(display=False) as counter:
             learn.fit(1, train=False)
+        hidden = hidden_layers(model) - set(seen)
+        if silent := [type(m).__name__ for m in layers if m in hidden]:
+            warn_of_silence(silent)
         return _collect(model, seen, counter.get_flop_counts(), describe(learn.batch))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..core.callback import Callback, CleanUp, call, owner_name
+from ..core.callback import Callback, owner_name
 from ..core.events import ACTIONS, Order
 from ..core.history import History
 from ..core.learner import Loop
@@ -41,14 +41,14 @@ class TimerCB(Callback):
     Args:
         hint: warn if more than this fraction of the training waits for data.
 
-    Events: before_fit, before_epoch, cleanup_fit
+    Events: before_fit, before_epoch, before_batch, cleanup_batch, cleanup_fit
     Order:  ACCUMULATE
     Reads:  training
     Writes:
     Syncs: on a GPU, once in 512 measurements
     """
 
-    order = Order.ACCUMULATE
+    order = Order.ACCUMULATE  # a batch begins before the other handlers, and ends after them
     in_probe = False
 
     def __init__(self, hint: float = 0.5) -> None:
@@ -58,15 +58,25 @@ class TimerCB(Callback):
         """Start the clock."""
         self._sums: dict[tuple[str, str, str], list[float]] = {}  # calls, seconds, device seconds
         self._unread: list[tuple[list[float], Any, Any]] = []  # sums, CUDA events before and after
-        self._table, self._waited, self._worked = None, 0.0, 0.0
+        self._waited = self._worked = 0.0
         self._on_gpu = torch.cuda.is_available()
-        self._start = self._mark = perf_counter()
-        self._wrap(learn)
+        self._start = self._mark = perf_counter()  # the mark: when the last handler ended
+        learn.wrap_handlers(self._timed)
 
     def before_epoch(self, learn: Loop) -> None:
-        """Time new callbacks, too."""
-        self._wrap(learn)
-        self._epoch_begins(learn)
+        """From here on, or from the last handler on, the loader works."""
+        self._mark = perf_counter()
+
+    def before_batch(self, learn: Loop) -> None:
+        """Measure how long the data took."""
+        self._began = perf_counter()
+        self._add("data", "loader", "next batch", self._began - self._mark)
+        self._waited += (self._began - self._mark) * learn.training
+
+    def cleanup_batch(self, learn: Loop) -> None:
+        """Measure how long the batch took."""
+        self._mark = perf_counter()
+        self._worked += (self._mark - self._began) * learn.training
 
     def cleanup_fit(self, learn: Loop) -> None:
         """Make the table, and warn if the data take most of the time."""
@@ -78,56 +88,40 @@ class TimerCB(Callback):
                 f"{fraction:.0%} of a step waits for data: raise num_workers or cache", stacklevel=2
             )
 
-    def _wrap(self, learn: Loop) -> None:
-        if learn._table is self._table:
-            return
-        table = {
-            event: tuple(self._timed(handler, event, learn) for handler in handlers)
-            for event, handlers in learn._table.items()
-        }
-        table["before_epoch"] += (self._epoch_begins,)  # then the loader works
-        table["before_batch"] = (self._data_came, *table["before_batch"])
-        table["cleanup_batch"] += (self._batch_ends,)
-        learn._keep_table(table)
-        self._table = table
-        for action in ACTIONS:
-            if action in vars(learn):
-                who = type(learn.owner(action)).__name__
-                vars(learn)[action] = self._timer(vars(learn)[action], "model", who, action, learn)
+    def _timed(self, name: str, f: Callable) -> Callable:
+        if (owner := getattr(f, "__self__", None)) is self:
+            return f
+        kind, who = "model" if name in ACTIONS else "callbacks", owner_name(f)
 
-    def _timed(self, handler: Callable, event: str, learn: Loop) -> Callable:
-        if isinstance(handler, CleanUp):
-            return CleanUp(event, tuple(self._timed(m, event, learn) for m in handler.methods))
-        return self._timer(handler, "callbacks", owner_name(handler), event, learn)
-
-    def _timer(self, f: Callable, kind: str, who: str, what: str, learn: Loop) -> Callable:
         @wraps(f, updated=())
         def run(*args: Any) -> Any:
-            start, mark = perf_counter(), self._device_mark()
-            try:  # by `call`, in whose frames a nested run finds who is running
-                return call(f, args, f"{who}.{what}", learn)
+            start, event = perf_counter(), self._device_event()
+            try:
+                return f(*args)
             finally:
-                self._add(kind, who, what, perf_counter() - start, mark)
+                end = perf_counter()
+                self._add(kind, who, name, end - start, event)
+                if name != "before_batch":  # one in a lower slot is no end of the wait for data
+                    self._mark = end
 
-        # errors are noted with the owner's name
-        vars(run)["__self__"] = getattr(f, "__self__", None)
+        vars(run)["__self__"] = owner  # whom notes on errors name
         return run
 
-    def _add(self, kind: str, who: str, what: str, seconds: float, mark: Any = None) -> None:
+    def _add(self, kind: str, who: str, what: str, seconds: float, event: Any = None) -> None:
         sums = self._sums.setdefault((kind, who, what), [0, 0.0, 0.0])
         sums[0] += 1
         sums[1] += seconds
-        if mark is not None:
-            self._unread.append((sums, mark, self._device_mark()))
+        if event is not None:
+            self._unread.append((sums, event, self._device_event()))
             if len(self._unread) >= 512:
                 self._read_device()
 
-    def _device_mark(self) -> Any:
+    def _device_event(self) -> Any:
         if not self._on_gpu:
             return None
-        mark = torch.cuda.Event(enable_timing=True)
-        mark.record()
-        return mark
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
 
     def _read_device(self) -> None:
         if self._unread:
@@ -135,20 +129,6 @@ class TimerCB(Callback):
         for sums, begin, end in self._unread:
             sums[2] += begin.elapsed_time(end) / 1000
         self._unread = []
-
-    def _data_came(self, learn: Loop) -> None:
-        now = perf_counter()
-        self._add("data", "loader", "next batch", now - self._mark)
-        self._waited += (now - self._mark) * learn.training
-        self._mark = now
-
-    def _batch_ends(self, learn: Loop) -> None:
-        now = perf_counter()
-        self._worked += (now - self._mark) * learn.training
-        self._mark = now
-
-    def _epoch_begins(self, learn: Loop) -> None:
-        self._mark = perf_counter()
 
     def _rows(self, total: float) -> History:
         kinds = {kind: [0, 0.0, 0.0] for kind in ("model", "callbacks", "data")}

@@ -80,7 +80,7 @@ class LoggerCB(Callback):
     Args:
         every: updates between two records; None for the rows of the history alone.
 
-    Events: before_fit, before_step, after_batch, after_round, cleanup_fit
+    Events: before_fit, before_round, before_step, after_batch, after_round, cleanup_fit
     Order:  REPORT
     Reads:  scratch, opt, training, steps_done, loss, loss_parts, loss_func, epoch, history, levels,
             error, valid_name
@@ -119,6 +119,10 @@ class LoggerCB(Callback):
         self._on = self.writes_everywhere or rank() == 0
         self._on = self._on and (self.is_local or self.scratch is None)
         _running.append(learn)
+
+    def before_round(self, learn: Loop) -> None:
+        """Write the row of a round in which a checkpoint was saved before this wrote it."""
+        self.after_round(learn)
 
     def before_step(self, learn: Loop) -> None:
         """Note the learning rates, before a schedule moves them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from .base import LoggerCB, need, numbers
 class _FileCB(LoggerCB):
     _read: Any  # a method that returns the records of the file
     _line: Any  # one that returns the text of a record
+    _stream: Any = None  # a pipe or a device, which stays open
 
     def __init__(self, path: str | Path, every: int | None = None) -> None:
         super().__init__(every)
@@ -24,7 +26,9 @@ class _FileCB(LoggerCB):
     def _open(self) -> None:
         self.file = self.path if self.scratch is None else self.scratch / self.path.name
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        if self.resumed_after is not None and self.file.exists():
+        if os.path.lexists(self.file) and (self.file.is_symlink() or not self.file.is_file()):
+            self._stream = open(self.file, "ab", buffering=0, opener=_without_waiting)
+        elif self.resumed_after is not None and self.file.exists():
             self._replace(self._read()[: self.written])
         elif self.file.exists():  # no run is lost: the one before gets a number
             self.file.rename(free(self.file))
@@ -33,13 +37,24 @@ class _FileCB(LoggerCB):
         self._append(self._line(record))
 
     def _append(self, text: str) -> None:
+        if self._stream is not None:
+            self._stream.write(text.encode())
+            return
         with self.file.open("ab", buffering=0) as file:  # one call, so a kill leaves no half line
             size, data = file.tell(), text.encode()
             if file.write(data) < len(data):
                 file.truncate(size)
                 raise OSError(f"no space left for {self.file}")
 
+    def _close(self, error: BaseException | None) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
     def _replace(self, records: list[Any]) -> None:
+        if self._stream is not None:  # what was written cannot be changed
+            self._append("".join(map(self._line, records)))
+            return
         part = self.file.with_name(f"{self.file.name}.part")
         part.write_bytes("".join(map(self._line, records)).encode())
         part.replace(self.file)
@@ -51,10 +66,10 @@ class JSONLLoggerCB(_FileCB):
     A new fit renames the file of another (`log_1.jsonl`); a resumed one goes on in it.
 
     Args:
-        path: the file.
+        path: the file; to a pipe, a device or a link the records are appended as they come.
         every: updates between two records; None for the rows of the history alone.
 
-    Events: before_fit, before_step, after_batch, after_round, cleanup_fit
+    Events: before_fit, before_round, before_step, after_batch, after_round, cleanup_fit
     Order:  REPORT
     Reads:  scratch, opt, training, steps_done, loss, loss_parts, loss_func, epoch, history, levels,
             error, valid_name
@@ -75,10 +90,10 @@ class CSVLoggerCB(_FileCB):
     A new fit renames the file of another (`log_1.csv`); a resumed one goes on in it.
 
     Args:
-        path: the file.
+        path: the file; to a pipe, a device or a link the records are appended as they come.
         every: updates between two records; None for the rows of the history alone.
 
-    Events: before_fit, before_step, after_batch, after_round, cleanup_fit
+    Events: before_fit, before_round, before_step, after_batch, after_round, cleanup_fit
     Order:  REPORT
     Reads:  scratch, opt, training, steps_done, loss, loss_parts, loss_func, epoch, history, levels,
             error, valid_name
@@ -94,11 +109,13 @@ class CSVLoggerCB(_FileCB):
         if set(record) <= set(self.columns):
             super()._write(record)
         else:
-            self._replace([*(self._read() if self.file.exists() else ()), record])
+            before = self._read() if self._stream is None and self.file.exists() else ()
+            self._replace([*before, record])
 
     def _replace(self, records: list[Any]) -> None:
         before = self.columns
-        self.columns = list(in_order({k: None for record in records for k in record}))
+        names = (name for record in records for name in record)
+        self.columns = list(in_order(dict.fromkeys((*before, *names))))
         try:
             super()._replace([dict(zip(self.columns, self.columns, strict=True)), *records])
         except OSError:
@@ -128,7 +145,7 @@ class TensorBoardCB(LoggerCB):
     Raises:
         ImportError: tensorboard is not installed.
 
-    Events: before_fit, before_step, after_batch, after_round, cleanup_fit
+    Events: before_fit, before_round, before_step, after_batch, after_round, cleanup_fit
     Order:  REPORT
     Reads:  scratch, opt, training, steps_done, loss, loss_parts, loss_func, epoch, history, levels,
             error, valid_name
@@ -166,6 +183,15 @@ class TensorBoardCB(LoggerCB):
 
     def _close(self, error: BaseException | None) -> None:
         self.writer.close()
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a pipe, or raise where nobody reads it yet: the fit must not wait for a reader."""
+    at_once = getattr(os, "O_NONBLOCK", 0)  # Windows has none
+    file = os.open(path, flags | at_once, 0o666)
+    if at_once:
+        os.set_blocking(file, True)  # a slow reader only slows the fit down
+    return file
 
 
 def free(path: Path) -> Path:

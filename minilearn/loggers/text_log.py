@@ -15,6 +15,7 @@ import torch
 
 from ..base.batch import n_batches
 from ..base.rank import rank as this_rank
+from ..base.text import is_terminal, write_out
 from ..core.history import format_value
 from ..core.learner import Loop
 from ..core.stream import pick_loader
@@ -39,8 +40,8 @@ class LogCB(LoggerCB):
         path: a file `*.txt` or `*.log`, or a folder for `log.txt`; None for the console alone.
         window: batches in a mean.
 
-    Events: before_fit, before_epoch, before_batch, before_step, after_batch, after_epoch,
-            after_round, cleanup_fit
+    Events: before_fit, before_round, before_epoch, before_batch, before_step, after_batch,
+            after_epoch, after_round, cleanup_fit
     Order:  REPORT
     Reads:  cbs, scratch, opt, training, steps_done, loss, loss_parts, loss_func, epoch, history,
             levels, error, n_items, n_steps, n_batches, iter, dls, plan,
@@ -182,7 +183,8 @@ def setup_logger(
     logger.setLevel(log_level)
     logger.propagate = False
     if rank == 0 and not any(isinstance(h, _Console) for h in logger.handlers):
-        logger.addHandler(_Console(color))
+        logger.addHandler(console := _Console())
+        console.setFormatter(_Format(color))
     if output is not None:
         path = Path(output).absolute()
         path = path if path.suffix in (".txt", ".log") else path / "log.txt"
@@ -195,16 +197,11 @@ def setup_logger(
     return logger
 
 
-class _Console(logging.StreamHandler):
+class _Console(logging.Handler):
     """Prints to what `sys.stdout` is at the time, so that redirections work."""
 
-    def __init__(self, color: bool) -> None:
-        logging.Handler.__init__(self)
-        self.setFormatter(_Format(color))
-
-    @property
-    def stream(self) -> Any:
-        return sys.stdout
+    def emit(self, record: logging.LogRecord) -> None:
+        write_out(f"{self.format(record)}\n")
 
 
 class _Format(logging.Formatter):
@@ -215,7 +212,7 @@ class _Format(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         prefix = f"[{self.formatTime(record, self.datefmt)} {record.name}]: "
         level = "" if record.levelno == logging.INFO else f"{record.levelname}: "
-        if self.color and sys.stdout.isatty():
+        if self.color and is_terminal():
             prefix = f"\033[32m{prefix}\033[0m"
             level = level and f"{COLOURS.get(record.levelno, '')}{level}\033[0m"
         return prefix + level + super().format(record)

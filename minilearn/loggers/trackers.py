@@ -26,7 +26,7 @@ class WandbCB(LoggerCB):
     Raises:
         ImportError: wandb is not installed.
 
-    Events: before_fit, before_step, after_batch, after_round, cleanup_fit
+    Events: before_fit, before_round, before_step, after_batch, after_round, cleanup_fit
     Order:  REPORT
     Reads:  scratch, opt, training, steps_done, loss, loss_parts, loss_func, epoch, history, levels,
             error, valid_name
@@ -78,7 +78,7 @@ class MLflowCB(LoggerCB):
     Raises:
         ImportError: mlflow is not installed.
 
-    Events: before_fit, before_step, after_batch, after_round, cleanup_fit
+    Events: before_fit, before_round, before_step, after_batch, after_round, cleanup_fit
     Order:  REPORT
     Reads:  scratch, opt, training, steps_done, loss, loss_parts, loss_func, epoch, history, levels,
             error, valid_name

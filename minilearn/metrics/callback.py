@@ -10,6 +10,7 @@ from torch import Tensor
 from ..base.batch import HALF, batch_size, describe, map_batch
 from ..base.modes import is_training
 from ..base.rank import rank
+from ..base.text import write_out
 from ..core.callback import Callback
 from ..core.events import CancelException, Order
 from ..core.history import format_value
@@ -203,7 +204,7 @@ class MetricsCB(Callback):
         if self.quiet or rank():
             return
         values = [f"{k} {format_value(v)}" for k, v in row.items() if k not in ("epoch", "train")]
-        print("  ".join([f"epoch {row['epoch']}", f"{row['train']:5}", *values]))
+        write_out("  ".join([f"epoch {row['epoch']}", f"{row['train']:5}", *values]) + "\n")
 
     def _check_finite(self, learn: Loop, values: dict[str, Any], training: bool) -> None:
         losses = {name: values[name] for name in (*self.parts, "loss") if name in values}
@@ -261,7 +262,7 @@ class MetricsCB(Callback):
 
 
 def skips_bad_updates(learn: Any) -> bool:
-    """Return whether a callback may skip updates whose loss is not finite (R19)."""
+    """Return whether a callback may skip updates whose loss is not finite."""
     return any(getattr(cb, "skips_non_finite", False) for cb in getattr(learn, "cbs", ()))
 
 
@@ -280,5 +281,5 @@ def _in_float32(x: Any) -> Any:
 
 
 def _hard(target: Any) -> Any:
-    """Return the labels of a mixed target (R20)."""
+    """Return the labels of a mixed target."""
     return target.hard() if type(target) is not Tensor and hasattr(target, "hard") else target

@@ -10,6 +10,7 @@ from torch.nn import Parameter
 from ..base.modes import hold
 from ..base.text import did_you_mean, few
 from ..core.learner import Loop
+from ..core.nested import make_lazy_weights
 from .optimizer import layer_groups, matches
 
 
@@ -29,13 +30,13 @@ def freeze(self: Loop, *patterns: str) -> None:
     if not patterns:
         self.freeze_to(-1)
     for pattern in patterns:
-        _set_trainable(self.model, _named_like(self.model, pattern), False)
+        _set_trainable(self, _named_like(self.model, pattern), False)
 
 
 def unfreeze(self: Loop, *patterns: str) -> None:
     """Unfreeze parts of the model, by name as in `freeze`; without a name, all of it."""
     for pattern in patterns or ("*",):
-        _set_trainable(self.model, _named_like(self.model, pattern), True)
+        _set_trainable(self, _named_like(self.model, pattern), True)
 
 
 def freeze_to(self: Loop, n: int) -> None:
@@ -53,8 +54,8 @@ def freeze_to(self: Loop, n: int) -> None:
     if not -len(layers) <= n < len(layers):
         raise ValueError(f"there is no layer {n}: the model has {len(layers)}, counted from 0")
     n %= len(layers)
-    _set_trainable(self.model, [p for layer in layers[n:] for p in layer], True)
-    _set_trainable(self.model, [p for layer in layers[:n] for p in layer], False)
+    _set_trainable(self, [p for layer in layers[n:] for p in layer], True)
+    _set_trainable(self, [p for layer in layers[:n] for p in layer], False)
 
 
 def _named_like(model: nn.Module, pattern: str) -> list[Parameter]:
@@ -68,7 +69,9 @@ def _named_like(model: nn.Module, pattern: str) -> list[Parameter]:
     return found
 
 
-def _set_trainable(model: nn.Module, params: list[Parameter], trainable: bool) -> None:
+def _set_trainable(learn: Loop, params: list[Parameter], trainable: bool) -> None:
+    make_lazy_weights(learn)
+    model = learn.model
     for p in params:
         if p.is_floating_point() or p.is_complex():
             p.requires_grad_(trainable)

@@ -19,6 +19,7 @@ from torch.nn import Parameter
 
 from ..base.text import did_you_mean, few, in_columns
 from ..core.learner import Loop
+from ..core.nested import make_lazy_weights
 from ..nn.init import NORMS
 from ..nn.timm_models import timm_module
 from .schedulers import set_lr
@@ -113,6 +114,8 @@ def make_optimizer(self: Loop, lr: float | slice) -> Any:
     takes_model = getattr(func, "takes_model", False)
     if isinstance(func, str) or (isinstance(lr, slice) and not takes_model):
         func, takes_model = optimizer(func), True
+    if takes_model:
+        make_lazy_weights(self)
     return func(self.model if takes_model else self.model.parameters(), lr)
 
 

@@ -254,11 +254,11 @@ class PlateauCB(BaseSchedCB):
         kwargs: those of torch's ReduceLROnPlateau: `factor`, `patience`, `threshold`, `min_lr`, ...
 
     Raises:
-        KeyError: after the first validation, where there is no such column.
+        KeyError: nobody provides such a column.
 
     Events: before_fit, before_epoch, after_step, after_round, cleanup_fit
     Order:  SCHEDULE
-    Reads:  training, opt, n_steps, n_epochs, n_batches, plan, row
+    Reads:  training, opt, n_steps, n_epochs, n_batches, plan, row, cbs, dls, loss_func
     Writes:
     """
 
@@ -280,6 +280,7 @@ class PlateauCB(BaseSchedCB):
         """Forget the best value of the last fit."""
         super().before_fit(learn)
         self.monitor.reset()
+        self.monitor.check(learn)
 
     def after_round(self, learn: Loop) -> None:
         """Step with the value of this round's validation."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-import sys
+import warnings
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import wraps
 from time import perf_counter
 from typing import Any
 
@@ -15,11 +17,30 @@ from ..base.batch import n_batches
 from ..base.modes import is_training
 from ..base.notebook import in_notebook
 from ..base.rank import rank
+from ..base.text import is_terminal
 from ..core.callback import Callback
 from ..core.events import Order
 from ..core.learner import Loop
 from .notebook_display import Notebook
 from .terminal import Bar, Lines, Terminal, redirected_log
+
+
+def harmless(method: Callable[..., None]) -> Callable[..., None]:
+    """Let what goes wrong in a display end the display, but not the fit."""
+
+    @wraps(method)
+    def run(self: ProgressCB, x: Any) -> None:
+        try:
+            method(self, x)
+        except Exception as e:
+            self._display = None
+            self._close()
+            warnings.warn(
+                f"the progress is no longer shown: {type(e).__name__}: {e}. The fit goes on.",
+                stacklevel=3,
+            )
+
+    return run
 
 
 class ProgressCB(Callback):
@@ -30,7 +51,8 @@ class ProgressCB(Callback):
     columns are those of `learn.history`; a narrow terminal leaves some out.
 
     The bar is drawn at most five times a second, and only then the loss is read from the device.
-    While a fit runs, a MetricsCB does not print its rows.
+    While a fit runs, a MetricsCB does not print its rows. Of several ProgressCBs the last one shows
+    the fit. Where a display fails, one warning says so, and the fit goes on without.
 
     Args:
         plot: also plot the losses during the fit, in notebooks; elsewhere it has no effect.
@@ -51,20 +73,28 @@ class ProgressCB(Callback):
         self.plot = plot
         self._redirected = ExitStack()
 
+    @harmless
     def before_fit(self, learn: Loop) -> None:
         """Open a display, and show there what a MetricsCB would print."""
         if getattr(learn, "depth", 0) or rank():
             return
-        self._close()
+        displays = [cb for cb in getattr(learn, "cbs", ()) if isinstance(cb, ProgressCB)]
+        if self is not (displays or [self])[-1]:
+            return
+        # one that is added in the fit goes on in the place of another
+        shown = [cb._rows_shown for cb in displays if cb is not self and cb._display is not None]
+        for cb in (self, *displays):
+            cb._close()
         self._display, self._due = open_display(self.plot), -math.inf
-        self._plots, self._rows_shown = self._display.has_plot, None
+        self._plots, self._rows_shown = self._display.has_plot, shown[-1] if shown else None
         self._shows_logs = not hasattr(learn, "history")
         for cb in getattr(learn, "cbs", ()):
-            if hasattr(cb, "_log") and cb is not self:  # one without rows fills no history
+            if hasattr(cb, "_log") and cb not in displays:  # one without rows fills no history
                 self._shows_logs = self._shows_logs or not hasattr(cb, "rows")
                 log = self._log if self._shows_logs else noop
                 self._redirected.enter_context(redirected_log(cb, log))
 
+    @harmless
     def before_epoch(self, learn: Loop) -> None:
         """Begin a bar."""
         if not self._shows(learn):
@@ -76,6 +106,7 @@ class ProgressCB(Callback):
         if self._start >= self._due:
             self._draw_bar(learn, done=0)
 
+    @harmless
     def after_batch(self, learn: Loop) -> None:
         """Draw the bar, if it is time."""
         if self._plots and is_training(learn) and self._shows(learn):
@@ -83,6 +114,7 @@ class ProgressCB(Callback):
         if perf_counter() >= self._due:
             self._draw_bar(learn, done=learn.iter + 1)
 
+    @harmless
     def after_round(self, learn: Loop) -> None:
         """Show the row of the round."""
         if self._shows(learn):
@@ -92,6 +124,7 @@ class ProgressCB(Callback):
         """Close the display; your own learner may have no clean-up."""
         self.cleanup_fit(learn)
 
+    @harmless
     def cleanup_fit(self, learn: Loop) -> None:
         """Close the display, whatever ended the fit, and let a MetricsCB print again."""
         if self._shows(learn):
@@ -124,6 +157,7 @@ class ProgressCB(Callback):
             self._display.add_row({k: v for k, v in row.items() if k != "steps" or counts_steps})
         self._rows_shown = len(learn.history)
 
+    @harmless
     def _log(self, row: dict[str, Any]) -> None:
         """Show the row of a training epoch or validation, if no history has it."""
         if self._display is None:
@@ -148,8 +182,7 @@ def open_display(plot: bool = False) -> Lines:
     """Return the display for this process: a notebook's output, a terminal, or else plain lines."""
     if in_notebook():
         return Notebook(plot)
-    isatty = getattr(sys.stdout, "isatty", None)
-    return Terminal() if isatty is not None and isatty() else Lines()
+    return Terminal() if is_terminal() else Lines()
 
 
 def fit_progress(learn: Any) -> tuple[str, int, int | None]:

@@ -16,6 +16,7 @@ from typing import Any
 from fastcore.basics import noop
 from torch import Tensor
 
+from ..base.text import write_out
 from ..core.history import format_value, in_order
 
 
@@ -98,8 +99,8 @@ class Lines:
         shown = self.fitting_columns()
         if shown != self.header:
             self.header = shown
-            self.write(self._line({name: name for name in shown}) + "\n")
-        self.write(self._line(self.rows[-1]) + "\n")
+            write_out(self._line({name: name for name in shown}) + "\n")
+        write_out(self._line(self.rows[-1]) + "\n")
 
     def fitting_columns(self) -> list[str]:
         """Return the columns that fit the width, here all of them."""
@@ -125,12 +126,6 @@ class Lines:
     def close(self) -> None:
         """Remove everything but the rows."""
 
-    def write(self, text: str) -> None:
-        """Write to the present standard output; what it cannot encode becomes a question mark."""
-        out = sys.stdout
-        encoding = getattr(out, "encoding", None) or "utf-8"
-        print(text.encode(encoding, "replace").decode(encoding), end="", file=out, flush=True)
-
 
 class Terminal(Lines):
     """Rows, and below them a bar that is redrawn in its line.
@@ -147,7 +142,7 @@ class Terminal(Lines):
     def show_bar(self, bar: Bar) -> None:
         """Draw the bar over the one before."""
         width = terminal_width() - 2  # Ctrl-C prints ^C after it, which must not wrap
-        self.write("\r" + bar.line(width, self._fill()).ljust(width - 1))
+        write_out("\r" + bar.line(width, self._fill()).ljust(width - 1))
         self.bar_shown = True
 
     def write_row(self) -> None:
@@ -168,7 +163,7 @@ class Terminal(Lines):
     def close(self) -> None:
         """Clear the line of the bar."""
         if self.bar_shown:
-            self.write("\r" + " " * (terminal_width() - 1) + "\r")
+            write_out("\r" + " " * (terminal_width() - 1) + "\r")
             self.bar_shown = False
 
     def _fill(self) -> str:

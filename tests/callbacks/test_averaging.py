@@ -676,3 +676,43 @@ def test_it_is_fine_with_cut_pictures():
     ema = EMACB(0.5)
     Learner(model, (data, data), F.cross_entropy, cbs=[TrainCB(), CutMixCB(), ema]).fit(2)
     assert ema.n_averaged == 6
+
+
+class Quantised(nn.Module):
+    """A frozen backbone whose weights no arithmetic takes."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        weight = torch.randint(0, 2, (3, 4), generator=torch.Generator().manual_seed(0)).to(dtype)
+        self.q = nn.Parameter(weight, requires_grad=False)
+        torch.manual_seed(0)
+        self.head = nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.head(x @ self.q.float())
+
+
+BYTES = (torch.int8, torch.uint8, torch.int64, torch.bool, torch.float8_e4m3fn)
+
+
+@pytest.mark.case("F06")
+@pytest.mark.parametrize("dtype", BYTES, ids=str)
+@pytest.mark.parametrize("make", [lambda: EMACB(0.5), lambda: SWACB(start=0, keep=True)])
+def test_frozen_weights_of_whole_numbers_are_left_out_of_averages(make, dtype):
+    """The others have the averages of a model with float weights of the same values."""
+    found = []
+    for kind in (dtype, torch.float32):
+        learn, cb = toy_learner(model=Quantised(kind)), make()
+        learn.fit(2, cbs=cb)
+        assert torch.equal(learn.model.q.float(), Quantised(torch.float32).q)
+        found.append({n: p.float() for n, p in cb.averaged_state_dict().items()})
+    for name, average in found[0].items():
+        torch.testing.assert_close(average, found[1][name], rtol=0, atol=0)
+
+
+@pytest.mark.case("F06")
+@pytest.mark.parametrize("dtype", BYTES, ids=str)
+def test_averages_of_whole_numbers_would_be_seen(dtype, monkeypatch):
+    monkeypatch.setattr(averaging, "_can_be_averaged", lambda p: True)
+    with pytest.raises((NotImplementedError, RuntimeError), match="not implemented"):
+        toy_learner([EMACB(0.5)], model=Quantised(dtype)).fit(1)

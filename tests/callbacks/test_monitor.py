@@ -4,15 +4,19 @@ import math
 import warnings
 
 import pytest
-from toys import toy_learner
+from toys import linear, toy_dls, toy_learner
 
 from minilearn import (
     Callback,
     CancelBatchException,
     CheckpointCB,
+    DataLoaders,
     EarlyStopCB,
+    LambdaCB,
+    Learner,
     MetricsCB,
     PlateauCB,
+    TrainCB,
 )
 from minilearn.callbacks import early_stopping as stopping
 from minilearn.callbacks.monitor import Monitor
@@ -122,3 +126,93 @@ def test_a_name_of_passes_that_are_not_made_is_an_error(watcher, tmp_path):
     learn = toy_learner([MetricsCB(quiet=True), WATCHERS[watcher]("train_loss", tmp_path)])
     with pytest.raises(KeyError, match="no column 'train_loss'"):
         learn.fit(2, train=False)
+
+
+# ---- at the start ----
+
+
+def check_wrong_name(watcher, name, folder, near, cbs=None, **kwargs):
+    """A name that nobody provides is an error before the first batch, with near names."""
+    cbs = [MetricsCB(parts=parts, quiet=True)] if cbs is None else cbs
+    learn = toy_learner([*cbs, WATCHERS[watcher](name, folder)], **kwargs)
+    with pytest.raises(KeyError, match=f"no column '{name}' to monitor; {near}"):
+        learn.fit(2)
+    assert learn.steps_done == 0
+
+
+@pytest.mark.case("F45")
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("prats", "did you mean 'parts'"),
+        ("valid_parts", "did you mean"),
+        ("val_loss", "did you mean 'valid_loss'"),
+        ("loss", "the columns are: train_loss, valid_loss"),
+        ("train_prats", "did you mean"),
+    ],
+)
+@pytest.mark.parametrize("watcher", WATCHERS)
+def test_a_name_that_nobody_provides_is_an_error_before_the_first_batch(
+    watcher, name, near, tmp_path
+):
+    check_wrong_name(watcher, name, tmp_path, near)
+
+
+@pytest.mark.case("F45")
+def test_where_nobody_measures_that_is_an_error_too(tmp_path):
+    check_wrong_name("stop", "valid_loss", tmp_path, r"the columns are: none \(add", cbs=[])
+
+
+@pytest.mark.case("F45")
+@pytest.mark.parametrize("watcher", WATCHERS)
+def test_an_error_after_the_first_round_would_be_seen(watcher, tmp_path, monkeypatch):
+    monkeypatch.setattr(Monitor, "check", lambda self, learn: None)
+    with pytest.raises(AssertionError):
+        check_wrong_name(watcher, "prats", tmp_path, "did you mean 'parts'")
+
+
+class Writes(Callback):
+    def after_epoch(self, learn):
+        learn.row = {**learn.row, "mine": 1.0}
+
+
+def write_mine(learn):
+    learn.row["mine"] = 1.0
+
+
+def loss_of_parts(preds, targs):
+    return {"mine": (preds - targs).square().mean(), "other": preds.square().mean()}
+
+
+def named_dls():
+    return DataLoaders(*toy_dls(), extra=toy_dls()[1])
+
+
+PROVIDERS = {
+    "a callback": lambda: (toy_learner([MetricsCB(quiet=True), Writes()]), "mine"),
+    "a function": lambda: (
+        toy_learner([MetricsCB(quiet=True), LambdaCB(after_epoch=write_mine)]),
+        "mine",
+    ),
+    "a part of the loss": lambda: (
+        Learner(linear(), toy_dls(), loss_of_parts, cbs=[TrainCB(), MetricsCB(quiet=True)]),
+        "mine",
+    ),
+    "a part of a metric": lambda: (toy_learner([MetricsCB(two=Two(), quiet=True)]), "two_b"),
+    "training": lambda: (toy_learner([MetricsCB(two=Two(), quiet=True)]), "train_two_b"),
+    "another set": lambda: (toy_learner([MetricsCB(quiet=True)], dls=named_dls()), "extra_loss"),
+    "a set's metric": lambda: (
+        toy_learner([MetricsCB(two=Two(), quiet=True)], dls=named_dls()),
+        "extra_two_a",
+    ),
+    "the loop": lambda: (toy_learner([MetricsCB(quiet=True)]), "time"),
+}
+
+
+@pytest.mark.case("F45")
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("watcher", WATCHERS)
+def test_a_name_that_may_come_ends_no_fit(watcher, provider, tmp_path):
+    learn, name = PROVIDERS[provider]()
+    learn.fit(2, cbs=WATCHERS[watcher](name, tmp_path))
+    assert len(learn.history[name]) == 2

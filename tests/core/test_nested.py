@@ -12,6 +12,8 @@ from torch import nn, optim
 from torch.utils.data import DataLoader, TensorDataset
 from toys import POINTS, assert_same_weights
 
+from minilearn.callbacks import averaging
+from minilearn.callbacks.averaging import EMACB, SWACB
 from minilearn.callbacks.handlers import LambdaCB
 from minilearn.callbacks.limits import LimitBatchesCB
 from minilearn.callbacks.training import TrainCB
@@ -22,6 +24,9 @@ from minilearn.data.loaders import DataLoaders
 from minilearn.learner import Learner
 from minilearn.metrics.callback import MetricsCB
 from minilearn.metrics.functions import accuracy
+from minilearn.optim import freeze as freezing
+from minilearn.optim import optimizer as optimizers
+from minilearn.optim.optimizer import optimizer
 from minilearn.optim.sched_callbacks import BatchSchedCB
 
 
@@ -517,3 +522,70 @@ def test_a_probe_leaves_the_settings_of_the_optimizer_as_they_were():
     learn.on("after_batch", probe, once=True)
     learn.fit(1)
     assert seen == [True]
+
+
+def lazy_model():
+    return nn.Sequential(
+        nn.LazyLinear(4), nn.LazyBatchNorm1d(affine=False), nn.ReLU(), nn.LazyLinear(2)
+    )
+
+
+def lazy_learner(*cbs, **kwargs):
+    learn = Learner(lazy_model(), small_dls(), F.cross_entropy, cbs=[TrainCB(), *cbs], **kwargs)
+    torch.manual_seed(5)
+    return learn
+
+
+LAZY = {
+    "averages": lambda: lazy_learner(EMACB(0.9)).fit(1),
+    "late averages": lambda: lazy_learner(SWACB(start=0)).fit(1),
+    "dry run": lambda: lazy_learner().dry_run(),
+    "lr search": lambda: lazy_learner().lr_find(max_mult=1e9, plot=False),
+    "batch size": lambda: lazy_learner().find_batch_size(4, 8),
+    "diagnosis": lambda: lazy_learner().diagnose(3),
+    "freeze by name": lambda: lazy_learner().freeze("0"),
+    "freeze by number": lambda: lazy_learner().freeze_to(-1),
+    "fine tuning": lambda: lazy_learner().fine_tune(1),
+    "weight decay": lambda: lazy_learner(opt_func=optimizer("adamw", wd=0.1)).fit(1),
+}
+
+
+@pytest.mark.case("F05")
+@pytest.mark.parametrize("call", LAZY)
+def test_a_first_batch_makes_the_weights_of_lazy_layers(call):
+    LAZY[call]()
+
+
+@pytest.mark.case("F05")
+@pytest.mark.parametrize("call", LAZY)
+def test_lazy_layers_that_nobody_makes_would_be_seen(call, monkeypatch):
+    for module in (scope, averaging, freezing, optimizers):
+        monkeypatch.setattr(module, "make_lazy_weights", lambda learn: None)
+    with pytest.raises(ValueError, match="uninitialized parameter"):
+        LAZY[call]()
+
+
+@pytest.mark.case("F05")
+def test_weights_of_lazy_layers_are_those_that_a_run_by_hand_makes_and_nothing_else_changes():
+    learn, by_hand = lazy_learner(), lazy_model()
+    learn.dls = [(torch.zeros(1, 3), torch.zeros(1).long())], None
+    by_hand.eval()(torch.zeros(1, 3))
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    scope.make_lazy_weights(learn)
+    assert torch.equal(torch.get_rng_state(), before)
+    for name, value in by_hand.state_dict().items():
+        assert torch.equal(learn.model.state_dict()[name], value), name
+
+
+@pytest.mark.case("F05")
+def test_lazy_layers_without_data_say_so():
+    learn = Learner(lazy_model(), cbs=[TrainCB()])
+    with pytest.raises(Exception) as error:
+        learn.freeze("0")
+    assert any("lazy layers" in note for note in error.value.__notes__)
+    learn.dls = iter(small_dls().train), None
+    with pytest.raises(ValueError, match="would lose that batch: run one"):
+        learn.freeze("0")
+    learn.model(torch.zeros(2, 3))
+    learn.freeze("0")

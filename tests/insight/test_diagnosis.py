@@ -11,6 +11,7 @@ from torch import nn, optim
 from minilearn.callbacks.gradients import GradAccumCB
 from minilearn.callbacks.training import TrainCB
 from minilearn.data import DataLoaders, fashion_mnist
+from minilearn.insight import gradient_stats
 from minilearn.insight.gradient_stats import GradientStats
 from minilearn.learner import Learner, MomentumLearner, TrainLearner
 from minilearn.nn import act_gr, get_model, init_weights
@@ -63,6 +64,52 @@ def test_norms_and_ratios_equal_those_by_hand(every):
     torch.testing.assert_close(stats.norms, norms)
     torch.testing.assert_close(stats.ratios, ratios)
     assert stats.names == ["0 Linear", "1 BatchNorm1d", "3 Linear"]
+
+
+class Words(nn.Module):
+    def __init__(self, sparse):
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.head = nn.Embedding(9, 4, sparse=sparse), nn.Linear(4, 1)
+
+    def forward(self, i):
+        return self.head(self.words(i).sum(1))
+
+
+def word_learner(sparse, *cbs):
+    g = torch.Generator().manual_seed(0)
+    data = [(torch.randint(0, 9, (6, 3), generator=g), torch.randn(6, 1)) for _ in range(4)]
+    torch.manual_seed(1)
+    return Learner(Words(sparse), (data, None), F.mse_loss, cbs=[TrainCB(), *cbs])
+
+
+def check_sparse():
+    """Statistics of sparse gradients are those of dense ones, with rows that come twice."""
+    stats = [GradientStats(), GradientStats()]
+    for sparse, cb in zip((True, False), stats, strict=True):
+        torch.manual_seed(2)
+        word_learner(sparse, cb).fit(1)
+        assert word_learner(sparse).diagnose(4) == []
+    torch.testing.assert_close(stats[0].norms[0], stats[1].norms[0])
+
+
+@pytest.mark.case("F06")
+def test_sparse_gradients_have_the_norms_of_dense_ones():
+    check_sparse()
+
+
+@pytest.mark.case("F06")
+def test_the_check_of_sparse_gradients_fails(monkeypatch):
+    monkeypatch.setattr(gradient_stats, "_dense", lambda t: t)
+    with pytest.raises((NotImplementedError, RuntimeError, AssertionError)):
+        check_sparse()
+
+
+@pytest.mark.case("F06")
+def test_the_check_of_sparse_gradients_notices_rows_that_are_not_added_up(monkeypatch):
+    monkeypatch.setattr(gradient_stats, "_dense", lambda t: t._values() if t.is_sparse else t)
+    with pytest.raises(AssertionError):
+        check_sparse()
 
 
 def test_a_group_of_batches_is_one_record():

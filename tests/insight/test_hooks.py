@@ -4,6 +4,7 @@ import copy
 import gc
 import io
 import pickle
+import warnings
 import weakref
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -12,7 +13,10 @@ import pytest
 import torch
 from torch import nn
 
+from minilearn import ActivationStats
+from minilearn.insight import hooks, summary
 from minilearn.insight.hooks import Hook, Hooks, first_float
+from tests.toys import toy_learner
 
 
 def model():
@@ -288,3 +292,98 @@ def test_no_hook_stays_however_the_run_ended(error):
 def test_check_of_c118_fails_for_a_hook_that_stays():
     with pytest.raises(AssertionError):
         check_no_hook_stays(LeakyHook)
+
+
+# ---- layers whose hooks never fire ----
+
+
+class Decorated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(3, 4), nn.Linear(4, 1)
+
+    @torch.compile(backend="eager")
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def net():
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    return nn.Sequential(nn.Linear(3, 4), body, nn.Linear(4, 1))
+
+
+def compiled_part(m):
+    m[1] = torch.compile(m[1], backend="eager")
+    return m
+
+
+def traced_part(m):
+    m[1] = torch.jit.trace(m[1], torch.randn(2, 4))
+    return m
+
+
+def compiled_forward(m):
+    m.forward = torch.compile(m.forward, backend="eager")
+    return m
+
+
+HIDING = {
+    "a compiled part": (lambda: compiled_part(net()), "1._orig_mod.0 Linear, 1._orig_mod.1 ReLU"),
+    "a traced part": (lambda: traced_part(net()), "TracedModule"),
+    "a decorated forward": (Decorated, "body Linear, head Linear"),
+}
+
+
+def check_silence(kind, run):
+    make, names = HIDING[kind]
+    m = make()
+    m(torch.randn(2, 3))  # it compiles now: hooks are too late
+    with pytest.warns(UserWarning, match="compiled or traced, and does not run hooks") as seen:
+        run(m)
+    (said,) = [str(w.message) for w in seen if "nothing is seen" in str(w.message)]
+    assert names in said
+
+
+RUNS = {
+    "statistics": lambda m: toy_learner(model=m).fit(2, cbs=ActivationStats()),
+    "diagnosis": lambda m: toy_learner(model=m).diagnose(2),
+    "summary": lambda m: toy_learner(model=m).summary(),
+}
+
+
+@pytest.mark.case("F43")
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("kind", HIDING)
+def test_layers_in_compiled_or_traced_modules_are_named_once(kind, run):
+    if run != "summary" or kind == "a traced part":  # there, compiled ones run as they were before
+        check_silence(kind, RUNS[run])
+
+
+@pytest.mark.case("F43")
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("run", RUNS)
+def test_records_that_are_empty_without_a_word_would_be_seen(run, monkeypatch):
+    for module in (hooks, summary):
+        monkeypatch.setattr(module, "hidden_layers", lambda model: set())
+    with pytest.raises(pytest.fail.Exception, match="DID NOT WARN"):
+        check_silence("a traced part", RUNS[run])
+
+
+@pytest.mark.case("F43")
+def test_hooks_on_the_children_of_a_compiled_forward_say_so():
+    m = compiled_forward(net())
+    with pytest.warns(UserWarning, match="nothing is seen of Linear"):
+        Hooks(m, nothing).remove()
+
+
+@pytest.mark.case("F43")
+def test_hooks_that_do_fire_and_layers_that_are_not_used_are_no_reason_to_warn():
+    m = net()
+    m.unused = nn.Linear(1, 1)
+    m.forward = lambda x: m[2](m[1](m[0](x)))
+    m[1].compile(backend="eager")  # runs for the first time when the hooks are there
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="nothing is seen")
+        toy_learner(model=m).fit(1, cbs=ActivationStats())

@@ -128,30 +128,30 @@ def test_errors_and_cancels_pass_through_and_name_their_place():
     assert ("At", "after_loss") in {(row["who"], row["what"]) for row in learn.timings}
 
 
-def test_callbacks_that_come_later_are_timed_from_the_next_pass_on(monkeypatch):
+def test_callbacks_that_come_later_are_timed_too(monkeypatch):
     clock = Clock(monkeypatch)
     slow, _ = slow_callbacks(clock)
     add = At("after_batch", lambda learn: learn.add_cb(slow))
     learn = toy_learner([add, TimerCB()])
     learn.fit(2, valid=False)
     rows = {(row["who"], row["what"]): row for row in learn.timings}
-    assert rows["Slow", "after_batch"]["calls"] == 2  # of the second pass
-    assert rows["TrainCB", "step"]["calls"] == 3  # but one of the first
+    assert rows["Slow", "after_batch"]["calls"] == 3  # not when it was added
+    assert rows["TrainCB", "step"]["calls"] == 4
 
 
 def test_a_callback_that_looks_inside_still_finds_itself_busy():
+    looks = []
+
     class Curious(Callback):
         in_probe = True
-        looks = 0
 
         def after_batch(self, learn):
-            self.looks += 1
+            looks.append(learn.depth)
             if learn.training:
                 learn.validate()
 
-    curious = Curious()
-    toy_learner([MetricsCB(), curious, TimerCB(hint=1)]).fit(1)
-    assert curious.looks == 3  # two batches of training and one of validation, none of validate's
+    toy_learner([MetricsCB(), Curious(), TimerCB(hint=1)]).fit(1)
+    assert looks == [0, 0, 0]  # two batches of training and one of validation, none of validate's
 
 
 @pytest.mark.parametrize(("steps", "seen"), [((0, 2), 2), ((2, 5), 3), ((6, 99), 2)])

@@ -5,7 +5,9 @@ import json
 import logging
 import math
 import os
+import pickle
 import signal
+import stat
 import struct
 import time
 import warnings
@@ -17,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import minilearn.loggers.files as files
 import minilearn.loggers.text_log as textlog
 from minilearn import (
     BatchSchedCB,
@@ -646,3 +649,136 @@ def test_a_run_folder_says_what_the_run_was(tmp_path):
     assert first["environment"]["packages"]["torch"] == torch.__version__
     assert first["plan"]["n_epochs"] == 2 and first["opt"]["lr"] == 0.1
     assert second["error"] == "ValueError('gone')"
+
+
+# ---- a checkpoint before the row is written ----
+
+
+def check_row_of_a_checkpoint(folder, save_at, event="after_round"):
+    """What was logged in a round is in its row, whatever saved in that round before the loggers."""
+
+    def saver(folder):
+        def save(learn):
+            learn.save_checkpoint(folder / "hand.ckpt")
+
+        return At(event, save, lambda learn: learn.epoch == save_at)
+
+    def noted():
+        return At("after_loss", lambda learn: learn.log(n=learn.steps_done), times=math.inf)
+
+    whole, first, second = (folder / f"{name}.jsonl" for name in ("whole", "first", "second"))
+    learner(noted(), JSONLLoggerCB(whole)).fit(EPOCHS)
+    # listed before the logger, and in a lower slot
+    learner(noted(), saver(folder), JSONLLoggerCB(first)).fit(save_at + 1)
+    logger = JSONLLoggerCB(second)
+    learner(noted(), logger).fit(EPOCHS, resume=folder / "hand.ckpt")
+    rows = lines(whole)
+    assert untimed(lines(first)) == untimed(rows[: save_at + 1])
+    assert untimed(lines(second)) == untimed(rows[len(rows) - len(lines(second)) :])
+    assert len(lines(second)) == EPOCHS - save_at
+
+
+@pytest.mark.case("F49")
+@pytest.mark.parametrize("save_at", [0, 1, 2])
+def test_a_checkpoint_before_the_row_is_written_leaves_logged_values_in_their_row(
+    tmp_path, save_at
+):
+    check_row_of_a_checkpoint(tmp_path, save_at)
+
+
+@pytest.mark.case("F49")
+def test_the_check_of_rows_finds_values_that_move_to_the_next(tmp_path, monkeypatch):
+    monkeypatch.setattr(LoggerCB, "before_round", lambda self, learn: None)
+    with pytest.raises(AssertionError):
+        check_row_of_a_checkpoint(tmp_path, 0)
+
+
+# ---- what is no plain file ----
+
+FILES = {"csv": CSVLoggerCB, "jsonl": JSONLLoggerCB}
+
+
+def kind_of(path):
+    return stat.S_IFMT(os.lstat(path).st_mode)
+
+
+def check_pipe(make, folder, linked):
+    """A pipe stays one, and its reader gets all records."""
+    os.mkfifo(pipe := folder / "pipe")
+    path = folder / "link" if linked else pipe
+    if linked:
+        path.symlink_to(pipe)
+    kinds, got = [kind_of(p) for p in sorted(folder.iterdir())], []
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    os.set_blocking(reader, True)
+    learner(make(path, every=2)).fit(2)
+    while data := os.read(reader, 4096):
+        got.append(data)
+    os.close(reader)
+    assert [kind_of(p) for p in sorted(folder.iterdir())] == kinds
+    return b"".join(got).decode().splitlines()
+
+
+needs_pipes = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+
+
+@needs_pipes
+@pytest.mark.case("F36")
+@pytest.mark.parametrize("linked", [False, True])
+@pytest.mark.parametrize("kind", FILES)
+def test_a_pipe_is_written_to_and_stays(tmp_path, kind, linked):
+    text = check_pipe(FILES[kind], tmp_path, linked)
+    if kind == "jsonl":
+        assert [json.loads(line)["steps"] for line in text] == [2, 4, 5, 6, 8, 10, 10]
+    else:
+        headers = [line for line in text if line.startswith("epoch")]
+        assert len(headers) == 2  # of updates, then of epochs, too
+        assert len(text) - len(headers) == 7
+
+
+@needs_pipes
+@pytest.mark.case("F36")
+@pytest.mark.parametrize("kind", FILES)
+def test_a_pipe_that_is_replaced_would_be_seen(tmp_path, kind, monkeypatch):
+    monkeypatch.setattr(files.os.path, "lexists", lambda path: False)
+    with pytest.raises((AssertionError, json.JSONDecodeError)):
+        check_pipe(FILES[kind], tmp_path, False)
+
+
+@needs_pipes
+@pytest.mark.case("F36")
+@pytest.mark.parametrize("kind", FILES)
+def test_a_pipe_without_a_reader_holds_nothing_up(tmp_path, kind):
+    os.mkfifo(pipe := tmp_path / "pipe")
+    with pytest.warns(UserWarning, match="cannot write"):
+        learner(FILES[kind](pipe)).fit(2)
+    assert [p.name for p in tmp_path.iterdir()] == ["pipe"]
+
+
+@pytest.mark.case("F36")
+@pytest.mark.skipif(not os.path.exists("/dev/null"), reason="needs devices")
+@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("device", ["/dev/null", "link", "folder"])
+def test_devices_folders_and_links_to_them_stay(tmp_path, kind, device):
+    path = tmp_path / device  # an absolute path stays what it is
+    if device == "link":
+        path.symlink_to("/dev/null")
+    elif device == "folder":
+        path.mkdir()
+    before = kind_of(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore" if device == "folder" else "error")
+        learner(FILES[kind](path, every=2)).fit(2)
+    assert kind_of(path) == before
+    assert len(list(tmp_path.iterdir())) == (device != "/dev/null")
+
+
+@pytest.mark.case("F36")
+@pytest.mark.parametrize("kind", FILES)
+def test_a_link_to_a_file_is_appended_to(tmp_path, kind):
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    for _ in range(2):
+        learner(logger := FILES[kind](tmp_path / "link")).fit(1)
+        pickle.dumps(logger)  # nothing stays open
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "link"]
+    assert (tmp_path / "file").read_text().count("\n") == (4 if kind == "csv" else 2)

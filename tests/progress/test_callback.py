@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, IterableDataset
 from toys import At, assert_same_weights, batches, linear, toy_dls, toy_learner
 
+from minilearn.base import text as base_text
 from minilearn.callbacks.training import SingleBatchCB, TrainCB
 from minilearn.core.callback import Callback, run_cbs
 from minilearn.core.events import (
@@ -28,6 +29,8 @@ from minilearn.core.events import (
     Order,
 )
 from minilearn.core.state import Nesting
+from minilearn.loggers.text_log import LogCB
+from minilearn.metrics import callback
 from minilearn.metrics.callback import MetricsCB
 from minilearn.progress import callback as progress
 from minilearn.progress import notebook_display as notebook
@@ -58,7 +61,7 @@ class Screen(io.StringIO):
 def screen(monkeypatch):
     """Standard output as a terminal of 80 columns, for the display alone: pytest keeps its own."""
     stand_in = SimpleNamespace(stdout=Screen())
-    for module in (display, progress):
+    for module in (display, base_text):
         monkeypatch.setattr(module, "sys", stand_in)
     return stand_in.stdout
 
@@ -184,6 +187,147 @@ def test_standard_output_may_be_none_or_know_nothing_about_terminals(monkeypatch
     assert stdout.text.count("\n") == 2
 
 
+class WriteOnly:
+    def __init__(self):
+        self.text = ""
+
+    def write(self, text):
+        self.text += text
+
+
+class Broken(WriteOnly):
+    def write(self, text):
+        raise OSError("the disk is full")
+
+    flush = write
+
+
+class Odd(io.StringIO):
+    encoding = "no such encoding"
+
+    def isatty(self):
+        raise RuntimeError("who knows")
+
+
+def closed():
+    stream = io.StringIO()
+    stream.close()
+    return stream
+
+
+OUTPUTS = {"write only": WriteOnly, "broken": Broken, "closed": closed, "odd": Odd}
+SPEAKERS = {
+    "metrics": lambda: [MetricsCB()],
+    "progress": lambda: [MetricsCB(), ProgressCB()],
+    "log": lambda: [MetricsCB(), LogCB(1)],
+}
+
+
+def check_output(output, cbs, monkeypatch, capfd):
+    """A fit goes on whatever standard output is; return what was written."""
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", OUTPUTS[output]())
+        learn = toy_learner(cbs)
+        learn.fit(2)
+        written = getattr(sys.stdout, "text", "")
+    assert learn.steps_done == 4
+    assert capfd.readouterr().err == ""
+    return written
+
+
+@pytest.mark.case("F03")
+@pytest.mark.parametrize("speaker", SPEAKERS)
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_no_standard_output_ends_a_fit(output, speaker, monkeypatch, capfd):
+    text = check_output(output, SPEAKERS[speaker](), monkeypatch, capfd)
+    assert output != "write only" or text.count("\n") >= 2
+
+
+@pytest.mark.case("F03")
+@pytest.mark.parametrize("output", ["broken", "closed"])
+def test_an_output_that_ends_a_fit_would_be_seen(output, monkeypatch, capfd):
+    monkeypatch.setattr(callback, "write_out", print)
+    with pytest.raises((OSError, ValueError)):
+        check_output(output, [MetricsCB()], monkeypatch, capfd)
+
+
+class BadDisplay(Lines):
+    """A display that fails at one of its methods."""
+
+    redraw_every, has_plot = 0, True
+
+    def __init__(self, method):
+        super().__init__()
+        setattr(self, method, self.fail)
+
+    def fail(self, *args):
+        raise ZeroDivisionError("no picture")
+
+
+METHODS = ["show_bar", "add_loss", "add_row", "add_valid_loss", "close"]
+
+
+def check_bad_display(method, monkeypatch):
+    monkeypatch.setattr(progress, "open_display", lambda plot: BadDisplay(method))
+    learn = toy_learner([metrics := MetricsCB(), ProgressCB()])
+    with pytest.warns(UserWarning, match="no longer shown: ZeroDivisionError: no picture") as seen:
+        learn.fit(2)
+    assert len(seen) == 1 and learn.steps_done == 4
+    assert "_log" not in vars(metrics)
+
+
+@pytest.mark.case("F03")
+@pytest.mark.parametrize("method", METHODS)
+def test_a_display_that_fails_ends_with_one_warning_and_the_fit_goes_on(method, monkeypatch):
+    check_bad_display(method, monkeypatch)
+
+
+# ---- several ----
+
+
+def check_two(screen_of, cbs, fit_cbs=()):
+    """Of several ProgressCBs the last one shows the fit, once."""
+    learn = toy_learner([metrics := MetricsCB(), *cbs])
+    for _ in range(2):
+        learn.fit(2, cbs=list(fit_cbs))
+        assert "_log" not in vars(metrics)
+        header, *rows = screen_of()
+        assert "train_loss" in header and len(rows) == 2
+
+
+@pytest.mark.case("F02")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ([ProgressCB(), ProgressCB(plot=True)], ()),
+        lambda: ([ProgressCB()], [ProgressCB(plot=True)]),
+        lambda: ([ProgressCB(), ProgressCB(), ProgressCB()], ()),
+        lambda: ([At("before_fit", lambda learn: learn.add_cb(ProgressCB())), ProgressCB()], ()),
+        lambda: ([ProgressCB(), LogCB(None)], [ProgressCB()]),
+    ],
+)
+def test_a_second_progress_takes_the_place_of_the_first(make, capsys):
+    rows = lambda: [  # noqa: E731
+        line for line in capsys.readouterr().out.splitlines() if "minilearn]" not in line
+    ]
+    check_two(rows, *make())
+
+
+@pytest.mark.case("F02")
+def test_the_check_of_two_finds_two_displays(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "isinstance", lambda *args: False, raising=False)
+    with pytest.raises((AssertionError, ValueError)):
+        check_two(lambda: capsys.readouterr().out.splitlines(), [ProgressCB(), ProgressCB()])
+
+
+def test_one_that_is_added_in_a_fit_goes_on_in_the_place_of_the_first(capsys):
+    add = At("after_round", lambda learn: learn.add_cb(ProgressCB()))
+    learn = toy_learner([MetricsCB(), ProgressCB(), add])
+    learn.fit(3)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["epoch", "0", "1", "2"]
+
+
 def test_what_standard_output_cannot_encode_does_not_end_the_fit(monkeypatch, always_due):
     class Ascii(Screen):
         encoding = "ascii"
@@ -244,7 +388,7 @@ def test_the_check_of_a_file_fails_for_a_bar_and_for_lines_that_come_late(tmp_pa
     with pytest.raises(AssertionError):
         check_redirected_output(tmp_path / "bar.txt", train_here)
     monkeypatch.undo()
-    monkeypatch.setattr(Lines, "write", lambda self, text: print(text, end=""))
+    monkeypatch.setattr(display, "write_out", lambda text: print(text, end=""))
     with pytest.raises(AssertionError):
         check_redirected_output(tmp_path / "late.txt", train_here)
 
@@ -333,7 +477,7 @@ def test_a_stream_without_a_length_shows_a_count_and_no_percentage(screen, alway
 @pytest.mark.case("C079")
 def test_the_check_of_streams_fails_where_a_bar_needs_a_length(screen, always_due, monkeypatch):
     monkeypatch.setattr(progress, "n_batches_of_epoch", lambda learn: len(learn.dl))
-    with pytest.raises(TypeError):
+    with pytest.raises(AssertionError), pytest.warns(UserWarning, match="has no len"):
         check_stream_without_length(screen, True)
     monkeypatch.setattr(progress, "n_batches_of_epoch", lambda learn: 4)  # a guess
     with pytest.raises(AssertionError):
