@@ -193,28 +193,16 @@ def clip_adaptively(params: list[Any], ratio: float) -> Tensor:
     """Bound each row of a gradient to `ratio` times the norm of the same row of the weights.
 
     Raises:
-        ValueError: a gradient is sparse within its rows.
+        ValueError: a gradient is sparse.
     """
     norm = total_norm(params)
     for p in params:
-        weights, grads = _rows(p)
-        most = _row_norms(weights).clamp(min=1e-3) * ratio
-        norms = _row_norms(grads)
-        grads.mul_(torch.where(norms > most, most / norms.clamp(min=1e-6), 1.0))
+        if p.grad.is_sparse:
+            raise ValueError("agc bounds dense gradients; use ClipGradCB(max_norm) or max_value")
+        most = _row_norms(p).clamp(min=1e-3) * ratio
+        norms = _row_norms(p.grad)
+        p.grad.mul_(torch.where(norms > most, most / norms.clamp(min=1e-6), 1.0))
     return norm
-
-
-def _rows(p: Any) -> tuple[Tensor, Tensor]:
-    """Return weights and gradient; of a sparse one the rows that it has."""
-    if not p.grad.is_sparse:
-        return p, p.grad
-    if p.grad.sparse_dim() > 1:
-        raise ValueError(
-            f"agc bounds rows, and the gradient of a parameter of shape {tuple(p.shape)} is sparse "
-            "within them; use ClipGradCB(max_norm) or max_value"
-        )
-    p.grad = p.grad.coalesce()
-    return p if p.dim() < 2 else p[p.grad.indices()[0]], p.grad.values()
 
 
 def _row_norms(x: Tensor) -> Tensor:

@@ -668,7 +668,7 @@ def test_ten_skips_in_a_row_are_too_many_unless_told_otherwise(guard):
         toy_learner([guard, Poison(*range(12))], (batches(12),)).fit(1)
 
 
-GUARDS = [ClipGradCB(0.1), ClipGradCB(max_value=0.01), ClipGradCB(agc=0.01), NonFiniteCB()]
+GUARDS = [ClipGradCB(0.1), ClipGradCB(max_value=0.01), NonFiniteCB()]
 
 
 @pytest.mark.parametrize("guard", GUARDS, ids=repr)
@@ -693,7 +693,6 @@ def with_sparse_grad(indices, values, shape):
     return p
 
 
-@pytest.mark.parametrize("kind", ["max_value", "agc"])
 @pytest.mark.parametrize(
     ("indices", "values", "shape"),
     [
@@ -702,19 +701,19 @@ def with_sparse_grad(indices, values, shape):
         ([[0, 1]], torch.arange(12.0).reshape(2, 2, 3) - 5, (2, 2, 3)),
     ],
 )
-def test_a_sparse_gradient_of_any_shape_is_bounded_as_the_dense_one(kind, indices, values, shape):
+def test_a_sparse_gradient_of_any_shape_is_bounded_as_the_dense_one(indices, values, shape):
     ours, theirs = (with_sparse_grad(indices, values, shape) for _ in range(2))
     theirs.grad = theirs.grad.to_dense()
     before = theirs.grad.clone()
-    norms = [CLIP[kind]([p], 0.3) for p in (ours, theirs)]
+    norms = [CLIP["max_value"]([p], 0.3) for p in (ours, theirs)]
     torch.testing.assert_close(ours.grad.to_dense(), theirs.grad)
     torch.testing.assert_close(*norms)
     assert ours.grad.is_sparse and not torch.equal(before, theirs.grad)
 
 
-def test_a_gradient_that_is_sparse_within_its_rows_is_refused_by_agc_in_words():
+def test_a_sparse_gradient_is_refused_by_agc_in_words():
     p = with_sparse_grad([[0, 1], [2, 3]], torch.tensor([2.0, 3.0]), (3, 4))
-    with pytest.raises(ValueError, match=r"shape \(3, 4\) is sparse within .*use ClipGradCB"):
+    with pytest.raises(ValueError, match="dense gradients; use ClipGradCB"):
         CLIP["agc"]([p], 0.3)
     CLIP["max_value"]([p], 0.3)
     assert p.grad.to_dense().max() == pytest.approx(0.3)
