@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..base.batch import counted
 from ..base.text import whole
 from ..core.callback import Callback
 from ..core.events import (
@@ -20,6 +21,7 @@ from ..core.events import (
     Order,
 )
 from ..core.learner import Loop
+from .training import adds_up
 
 
 def with_grads(learn: Loop) -> list[Any]:
@@ -43,15 +45,20 @@ def check_grads_end(cb: Callback, learn: Loop) -> None:
 
 
 def items_of(learn: Loop) -> Any:
-    """Return the number of items in the batch."""
-    return learn.n_items
+    """Return the number of items in the batch.
+
+    Raises:
+        ValueError: it is unknown.
+    """
+    return counted(learn.n_items, learn.batch, "an update weighs batches by their items")
 
 
 class GradAccumCB(Callback):
     """Make one update for every `n` batches, with the gradient of the mean over all their items.
 
     That is the gradient of one large batch, whatever the sizes of the batches; items are what the
-    Learner's `count` says. At the end of an epoch an update is made of the batches that are left.
+    Learner's `count` says. With a loss that is a sum over items, it is the gradient of the sum.
+    At the end of an epoch an update is made of the batches that are left.
     If a cancel of the round or the fit, or an error, comes first, their gradients are dropped with
     a warning. A callback that answers `backward` must begin at `learn.loss`.
 
@@ -59,12 +66,13 @@ class GradAccumCB(Callback):
         n: batches for an update.
 
     Raises:
-        ValueError: `n` is below 1; or the owner of `zero_grad` carries gradients on.
+        ValueError: `n` is below 1; the owner of `zero_grad` carries gradients on; or the number of
+            items in a batch is unknown.
 
     Events: before_fit, before_backward, after_backward, cleanup_backward, before_step, after_epoch,
         cleanup_epoch
     Order:  ACCUMULATE
-    Reads:  loss, n_items, model, opt, plan, is_last, epoch, error
+    Reads:  loss, loss_func, batch, n_items, model, opt, plan, is_last, epoch, error
     Writes: loss
     """
 
@@ -92,7 +100,7 @@ class GradAccumCB(Callback):
 
     def before_backward(self, learn: Loop) -> None:
         """Weight the loss by the number of items; leave a batch without items out."""
-        items = self.items_of(learn)
+        items = 1 if adds_up(learn) else self.items_of(learn)
         if not isinstance(items, Tensor) and not items:
             raise CancelBackwardException  # a mean over nothing is NaN
         if not self._batches:
@@ -104,7 +112,7 @@ class GradAccumCB(Callback):
     def after_backward(self, learn: Loop) -> None:
         """Add the batch to the group, and give the loss back its value."""
         self._batches += 1
-        self._weights = self._weights + self._weight
+        self._weights = 1 if adds_up(learn) else self._weights + self._weight
         learn.plan.in_group = True
         self.cleanup_backward(learn)
 
@@ -117,7 +125,7 @@ class GradAccumCB(Callback):
         """Wait for more batches, or close the group: divide by the sum of the weights."""
         if self._batches < self.n and not self._closing:
             raise CancelStepException
-        if isinstance(self._weights, Tensor) or self._weights != 1:
+        if self._batches > 1 or isinstance(self._weights, Tensor) or self._weights != 1:
             with torch.no_grad():
                 for p in with_grads(learn):
                     if p.requires_grad:

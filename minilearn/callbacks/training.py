@@ -226,6 +226,18 @@ def _unpacked(items: Any) -> Any:
     return tuple(items) if len(items) > 1 else items[0] if len(items) else None
 
 
+def adds_up(learn: Any) -> bool:
+    """Return whether the loss is the sum over the items of a batch, as `reduction="sum"` makes it.
+
+    A `get_loss` of the user's may divide it, so then this is False.
+    """
+    loss_func = getattr(learn, "loss_func", None)
+    keywords = getattr(loss_func, "keywords", {})  # of a partial
+    reduction = keywords.get("reduction", getattr(loss_func, "reduction", None))
+    usual = getattr(learn, "answers_by_default", bool)
+    return reduction == "sum" and usual("get_loss")
+
+
 def loss_by_sample(loss_func: Any) -> Any:
     """Return a form of `loss_func` that does not average over the batch.
 

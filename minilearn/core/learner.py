@@ -223,8 +223,10 @@ class Loop(Fitting):
 
     @property
     def n_items(self) -> Any:
-        """The number of items in the batch: what `count` says, else the batch size."""
-        return batch_size(self.batch) if self.count is None else self.count(self.batch)
+        """The number of items in the batch: what `count` says, or what is known, else None."""
+        if self.count is not None:
+            return self.count(self.batch)
+        return batch_size(self.batch, getattr(self.owner("get_loss"), "split", None))
 
     def free(self) -> None:
         """Drop what stays readable after a fit: `batch`, `preds`, `loss` and `opt`."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..base.batch import describe
+from ..callbacks.training import adds_up
 
 FOLD_EVERY = 128  # values kept before they are summed, all with one stack
 
@@ -208,11 +209,18 @@ def _as_numbers(value: Any) -> Any:
 
 
 def loss_of(learn: Any) -> Any:
-    """Return the loss of the batch; of losses by sample, their mean."""
+    """Return the mean loss of the items in the batch, whatever the reduction of the loss."""
     loss = learn.loss
+    if adds_up(learn):
+        return per_item(loss, learn.n_items)
     if isinstance(loss, Tensor) and (loss.dim() or getattr(learn, "loss_func", 0) is None):
         return loss.mean()  # a new tensor: CUDA graphs overwrite what a compiled model returns
     return loss
+
+
+def per_item(total: Any, n: Any) -> Any:
+    """Return the sum over `n` items as their mean; as it is, where there are none or unknown."""
+    return total / n if isinstance(n, Tensor) or n else total
 
 
 def finite(value: Any) -> bool:

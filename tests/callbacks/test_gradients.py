@@ -1,6 +1,7 @@
 """Gradients before the update: gathered as one large batch gives them, clipped, kept finite."""
 
 import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from minilearn import (
     TrainCB,
     TrainLearner,
 )
+from minilearn.callbacks import gradients
 from minilearn.callbacks.gradients import CLIP, clip_adaptively
 from minilearn.core.callback import Callback
 
@@ -736,3 +738,43 @@ def test_callbacks_show_their_settings():
     assert repr(cbs) == (
         "[GradAccumCB(4), ClipGradCB(max_norm=1.0), ClipGradCB(agc=0.01), NonFiniteCB('stop')]"
     )
+
+
+# ---- F15: losses that are sums ----
+
+TOTALS = [nn.MSELoss(reduction="sum"), partial(F.mse_loss, reduction="sum")]
+
+
+def check_sums(loss_func, cb):
+    """Accumulated batches of 4, 4, 2 make the update of the batch of 10."""
+    x, y = torch.randn(10, 3), torch.randn(10, 1)
+    ours, theirs = linear(), linear()
+    data = list(zip(x.split(4), y.split(4), strict=True))
+    Learner(ours, (data, None), loss_func, 0.01, [TrainCB(), cb]).fit(1)
+    F.mse_loss(theirs(x), y, reduction="sum").backward()
+    optim.SGD(theirs.parameters(), 0.01).step()
+    assert_close(ours, theirs)
+
+
+@pytest.mark.case("F15")
+@pytest.mark.parametrize("n", [3, 9])
+@pytest.mark.parametrize("loss_func", TOTALS, ids=["module", "partial"])
+def test_accumulated_sums_are_the_sum_of_the_large_batch(loss_func, n):
+    check_sums(loss_func, GradAccumCB(n))
+
+
+@pytest.mark.case("F15")
+def test_the_check_notices_sums_that_are_weighed_as_means(monkeypatch):
+    monkeypatch.setattr(gradients, "adds_up", lambda learn: False)
+    with pytest.raises(AssertionError):
+        check_sums(TOTALS[0], GradAccumCB(3))
+
+
+@pytest.mark.case("F12")
+def test_accumulation_of_unknown_numbers_of_items_asks_for_count():
+    data = [(torch.ones(4, 3), torch.ones(2, 1))] * 2
+    half = lambda p, t: (p.mean() - t.mean()) ** 2  # noqa: E731
+    learn = Learner(linear(), (data, None), half, 0.1, [TrainCB(), GradAccumCB(2)])
+    with pytest.raises(ValueError, match=r"unknown: it is tuple\(Tensor\[4, 3\].*count="):
+        learn.fit(1)
+    Learner(linear(), (data, None), half, 0.1, learn.cbs, count=lambda b: len(b[1])).fit(1)
