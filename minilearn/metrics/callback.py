@@ -94,6 +94,8 @@ class MetricsCB(Callback):
         learn.metrics, self.rows, self._resumed, self._warned = self, [], None, False
         if processes_of(learn) is not None:
             check_mergeable(self.metrics)
+            for metric in self.functions:
+                metric.check = None  # a function may use all processes, which must call it alike
 
     def before_epoch(self, learn: Loop) -> None:
         """Reset all metrics."""
@@ -199,6 +201,9 @@ class MetricsCB(Callback):
         if hasattr(learn, "row"):
             learn.row = {**learn.row, **columns}
         self._log(row)
+        for name, metric in self.metrics.items():
+            if isinstance(metric, FunctionMean) and metric.check is not None:
+                metric.check.warn(name)
         self._check_finite(learn, values, training)
 
     def _values(self, processes: Processes | None) -> dict[str, Any]:

@@ -1164,3 +1164,87 @@ def test_a_get_loss_of_ones_own_is_left_alone():
     learn = Learner(AsIs(), (cut(4, x, y), None), total, 0.0, [Own(), Quiet()])
     learn.fit(1)
     assert learn.history[0]["train_loss"] == pytest.approx(F.mse_loss(x, y).item())
+
+
+# ---- F21: functions that are no means over items ----
+
+
+def own_rmse(preds, targs):
+    return (preds - targs).square().mean().sqrt()
+
+
+def own_f1(preds, targs):
+    return sk.f1_score(targs > 0, preds > 0)
+
+
+def own_total(preds, targs):
+    return (preds - targs).abs().sum()
+
+
+def by_column(preds, targs):
+    return (preds - targs).abs().mean(0)
+
+
+def count_no_mean_warnings(metric, n=3, sizes=(4, 4, 2), **kwargs):
+    """Return how many warnings a fit with a metric gives."""
+    torch.manual_seed(0)
+    x, y = torch.randn(sum(sizes), 2), torch.randn(sum(sizes), 2)
+    data = list(zip(x.split(sizes), y.split(sizes), strict=True))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        measure(Quiet(m=metric), data, data, F.mse_loss, n=n, **kwargs)
+    return sum("the metric m is no mean over items" in str(w.message) for w in caught)
+
+
+@pytest.mark.case("F21")
+@pytest.mark.parametrize("metric", [own_rmse, own_total, partial(torch.dist, p=2)])
+def test_a_function_that_is_no_mean_over_items_warns_once(metric):
+    assert count_no_mean_warnings(metric) == 1
+    assert count_no_mean_warnings(metric, sizes=(4,)) == 0
+
+
+@pytest.mark.case("F21")
+@pytest.mark.parametrize(
+    "metric", [F.l1_loss, F.mse_loss, by_column, rmse, skm(sk.mean_squared_error)]
+)
+def test_means_and_declared_metrics_are_silent(metric):
+    assert count_no_mean_warnings(metric) == 0
+    assert count_no_mean_warnings(metric, sizes=(1, 5, 3), count=lambda b: len(b[0])) == 0
+
+
+@pytest.mark.case("F21")
+def test_the_check_notices_nothing_where_no_batches_are_joined(monkeypatch):
+    monkeypatch.setattr(mean_module.MeanCheck, "copied", lambda self, preds, targs: None)
+    with pytest.raises(AssertionError):
+        assert count_no_mean_warnings(own_rmse) == 1
+
+
+class Fussy:
+    """Draws, prints, counts its calls, changes its arguments, and takes no more than 4 items."""
+
+    def __init__(self, most=99):
+        self.most, self.calls = most, 0
+
+    def __call__(self, preds, targs):
+        self.calls += 1
+        print("called")
+        if len(preds) > self.most:
+            raise RuntimeError("too many")
+        noise = torch.rand(())
+        return preds.sub_(targs).abs_().mean() + noise
+
+
+@pytest.mark.case("F21")
+@pytest.mark.parametrize("most", [4, 99])
+def test_the_comparison_leaves_no_trace(most, capsys):
+    metric, data = Fussy(most), [(torch.ones(4, 2), torch.zeros(4, 2)) for _ in range(3)]
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        learn = measure(Quiet(m=metric), data, None, F.mse_loss)
+    after = torch.rand(())
+    torch.manual_seed(0)
+    draws = [torch.rand(()) for _ in range(4)]
+    assert metric.calls == 3 and capsys.readouterr().out.count("called") == 3
+    assert learn.history[0]["train_m"] == pytest.approx(1 + sum(draws[:3]).item() / 3)
+    assert after == draws[3]
