@@ -213,6 +213,13 @@ def clip_adaptively(params: list[Any], ratio: float) -> Tensor:
     return norm
 
 
+def last_layer(model: Any) -> set[int]:
+    """Return the ids of the last layer's parameters: the last of several modules with a matrix."""
+    layers = [list(m.parameters(recurse=False)) for m in getattr(model, "modules", tuple)()]
+    layers = [params for params in layers if any(p.dim() > 1 for p in params)]
+    return {id(p) for p in layers[-1]} if len(layers) > 1 else set()
+
+
 def _row_norms(x: Tensor) -> Tensor:
     # a row makes one output: (K, ...) -> (K, 1, ...); a bias or a scale is one row
     return x.norm() if x.dim() < 2 else x.flatten(1).norm(dim=1).view(-1, *[1] * (x.dim() - 1))
@@ -268,11 +275,11 @@ class NonFiniteCB(Callback):
     def before_step(self, learn: Loop) -> None:
         """Measure the norm of the gradients, and check that it is finite."""
         if params := with_grads(learn):
-            self.norm = self._bound(params)
+            self.norm = self._bound(params, learn)
             if not math.isfinite(self.norm.item()):
                 self.refuse(learn, "lower the learning rate, or look for bad data")
 
-    def _bound(self, params: list[Any]) -> Tensor:
+    def _bound(self, params: list[Any], learn: Loop) -> Tensor:
         """Return the norm of the gradients; subclasses also bound them."""
         return total_norm(params)
 
@@ -311,7 +318,8 @@ class ClipGradCB(NonFiniteCB):
     Args:
         max_norm: the largest norm of all gradients together.
         max_value: the largest absolute value of an element.
-        agc: the largest ratio of a row's gradient to the row, by norm; not for the last layer.
+        agc: the largest ratio of a row's gradient to the row, by norm; not for the last layer (of
+            several; the last module with a weight of two dimensions or more).
         on_nonfinite: as in `NonFiniteCB`.
         max_skips: as in `NonFiniteCB`.
 
@@ -345,9 +353,13 @@ class ClipGradCB(NonFiniteCB):
             raise ValueError(f"give one of max_norm, max_value and agc, above 0; got {self.bounds}")
         super().__init__(on_nonfinite, max_skips)
 
-    def _bound(self, params: list[Any]) -> Tensor:
+    def _bound(self, params: list[Any], learn: Loop) -> Tensor:
         ((kind, bound),) = self.bounds.items()
-        return CLIP[kind](params, bound)
+        if kind != "agc":
+            return CLIP[kind](params, bound)
+        norm, spared = total_norm(params), last_layer(learn.model)
+        clip_adaptively([p for p in params if id(p) not in spared], bound)
+        return norm
 
     def __repr__(self) -> str:
         """Show the bound."""

@@ -778,3 +778,41 @@ def test_accumulation_of_unknown_numbers_of_items_asks_for_count():
     with pytest.raises(ValueError, match=r"unknown: it is tuple\(Tensor\[4, 3\].*count="):
         learn.fit(1)
     Learner(linear(), (data, None), half, 0.1, learn.cbs, count=lambda b: len(b[1])).fit(1)
+
+
+# ---- F16: adaptive clipping leaves the last layer alone ----
+
+
+def check_last_layer(model, data):
+    """All gradients are clipped by the reference, but for those of the last layer."""
+    seen = []
+    spy = At("before_step", lambda learn: seen.append([p.grad.clone() for p in params]), times=9)
+    spy.order = ClipGradCB.order + 1
+    params = list(model.parameters())
+    loss = lambda p, t: F.mse_loss(p, t) * 100  # noqa: E731
+    F.mse_loss(model(data[0]), data[1]).mul(100).backward()
+    theirs = [p.grad.clone() for p in params]
+    by_rows(params[:-2], 0.01)
+    expected = [p.grad.clone() for p in params[:-2]] + theirs[-2:]
+    Learner(model, ([data], None), loss, 0.1, [TrainCB(), ClipGradCB(agc=0.01), spy]).fit(1)
+    for ours, grad in zip(seen[0], expected, strict=True):
+        torch.testing.assert_close(ours, grad)
+
+
+HEADS = {
+    "a layer": lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)),
+    "a head": lambda: nn.Sequential(nn.Linear(3, 4), nn.Sequential(nn.Tanh(), nn.Linear(4, 1))),
+}
+
+
+@pytest.mark.case("F16")
+@pytest.mark.parametrize("make", HEADS.values(), ids=HEADS)
+def test_adaptive_clipping_leaves_the_last_layer_alone(make):
+    check_last_layer(make(), (torch.randn(5, 3), torch.randn(5, 1)))
+
+
+@pytest.mark.case("F16")
+def test_the_check_notices_a_last_layer_that_is_clipped(monkeypatch):
+    monkeypatch.setattr(gradients, "last_layer", lambda model: set())
+    with pytest.raises(AssertionError):
+        check_last_layer(HEADS["a layer"](), (torch.randn(5, 3), torch.randn(5, 1)))
