@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn, optim
+from torch.nn.utils.parametrizations import spectral_norm
 from toys import At, assert_same_weights, batches, linear, toy_dls, toy_learner, train_by_hand
 
 from minilearn import (
@@ -26,6 +27,7 @@ from minilearn import (
     param_groups,
     resnet,
 )
+from minilearn.optim import freeze as freeze_module
 from minilearn.optim import optimizer as optimizer_module
 from minilearn.optim.optimizer import OptFunc, layer_groups
 
@@ -786,3 +788,84 @@ def test_the_check_notices_a_rate_that_is_passed_over(monkeypatch):
     monkeypatch.setattr(Learner, "_set_lr", lambda self, lr: None)
     with pytest.raises(AssertionError):
         assert used(ready(), 0.04) == [0.04]
+
+
+# ---- F19: frozen parts do not move ----
+
+
+def body(middle):
+    return nn.Sequential(nn.Linear(3, 4), middle, nn.ReLU(), nn.Linear(4, 1))
+
+
+BODIES = {
+    "batch norm": lambda: body(nn.BatchNorm1d(4)),
+    "without weights": lambda: body(nn.BatchNorm1d(4, affine=False)),
+    "without weights, first": lambda: nn.Sequential(
+        nn.BatchNorm1d(3, affine=False), *body(nn.ReLU())
+    ),
+    "without weights, in a block": lambda: nn.Sequential(
+        nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, affine=False)), nn.Linear(4, 1)
+    ),
+    "instance norm": lambda: nn.Sequential(
+        nn.Unflatten(1, (1, 3)),
+        nn.Conv1d(1, 2, 1),
+        nn.InstanceNorm1d(2, track_running_stats=True),
+        nn.Flatten(),
+        nn.Linear(6, 1),
+    ),
+    "spectral norm": lambda: body(spectral_norm(nn.Linear(4, 4))),
+    "spectral norm of old": lambda: body(nn.utils.spectral_norm(nn.Linear(4, 4))),
+}
+
+
+def check_still(model, freeze):
+    """Nothing but the last layer moves."""
+    learn = toy_learner(model=model, dls=(batches(4), batches(1)), opt_func=optim.AdamW)
+    freeze(learn)
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    learn.fit(2)
+    moved = {k for k, v in model.state_dict().items() if not torch.equal(v, before[k])}
+    assert moved == {k for k in before if k.startswith(f"{len(model) - 1}.")}
+
+
+@pytest.mark.case("F19")
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("make", BODIES.values(), ids=BODIES)
+def test_a_frozen_body_moves_no_weight_and_no_buffer(make):
+    check_still(make(), lambda learn: learn.freeze())
+
+
+@pytest.mark.case("F19")
+def test_a_layer_that_has_only_buffers_is_frozen_by_its_name():
+    model = body(nn.BatchNorm1d(4, affine=False))
+    check_still(model, lambda learn: learn.freeze("0", "1"))
+    learn = toy_learner(model=model)
+    learn.unfreeze()
+    learn.freeze("1")
+    learn.freeze("3.bias")
+    before = model[1].running_mean.clone()
+    learn.fit(1)
+    assert torch.equal(model[1].running_mean, before)
+    learn.unfreeze("1")
+    learn.fit(1)
+    assert not torch.equal(model[1].running_mean, before)
+    with pytest.raises(ValueError, match="named like '2'"):
+        learn.freeze("2")
+
+
+@pytest.mark.case("F19")
+def test_a_norm_without_weights_in_a_head_that_learns_goes_on():
+    head = nn.Sequential(nn.BatchNorm1d(4, affine=False), nn.Linear(4, 1))
+    model = nn.Sequential(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, affine=False)), head)
+    learn = toy_learner(model=model)
+    learn.freeze("0")
+    learn.fit(1)
+    assert not head[0].running_mean.eq(0).all() and model[0][1].running_mean.eq(0).all()
+
+
+@pytest.mark.case("F19")
+def test_the_check_notices_statistics_that_move(monkeypatch):
+    monkeypatch.setattr(freeze_module, "hold_frozen", lambda *args: None)
+    for make in (BODIES["without weights"], BODIES["spectral norm"]):
+        with pytest.raises(AssertionError):
+            check_still(make(), lambda learn: learn.freeze())
