@@ -6,6 +6,7 @@ alone.
 
 import copy
 import dataclasses
+import inspect
 import os
 from collections import UserDict, UserList, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 HALF = (torch.float16, torch.bfloat16)
+OPTIONS = ("weight", "size_average", "log_input", "p", "margin", "reduction", "delta")  # of losses
 SEQUENCES = (tuple, list, deque, UserList)
 
 
@@ -267,9 +269,31 @@ def detach(batch: Any) -> Any:
 
 def compare(loss_func: Callable[..., Any], preds: Any, targets: Sequence[Any]) -> Any:
     """Return the loss of `preds`; targets that know how they are compared, mixed ones, do it."""
+    if len(targets) > 1 and targets[1] is not None:
+        check_targets(loss_func, targets)
     if len(targets) and type(targets[0]) is not Tensor and hasattr(targets[0], "compare"):
         return targets[0].compare(loss_func, preds, targets)
     return loss_func(preds, *targets)
+
+
+def check_targets(loss_func: Callable[..., Any], targets: Sequence[Any]) -> None:
+    """Check that a further item of a batch is a target to one of torch's loss functions.
+
+    Raises:
+        TypeError: the function would take it for an option, such as weights of classes.
+    """
+    inner = getattr(loss_func, "func", loss_func)  # of a partial
+    if getattr(inner, "__module__", None) != "torch.nn.functional":
+        return
+    names = list(inspect.signature(inner).parameters)[2 : 1 + len(targets)]
+    shapes = [getattr(target, "shape", None) for target in targets[:2]]
+    each = "binary" in inner.__name__ and shapes[0] == shapes[1]
+    if options := [name for name in names if name in OPTIONS and not (name == "weight" and each)]:
+        raise TypeError(
+            f"{inner.__name__} takes item 3 of the batch as {options[0]!r}, and it has "
+            f"{len(targets)} targets. If it is a weight for each sample, say so: "
+            "TrainCB(sample_weight=2); if it is an input, TrainCB(n_inp=2)"
+        )
 
 
 def n_batches(dl: Any) -> int | None:
