@@ -95,7 +95,13 @@ from .nn import (
     resnet,
 )
 from .optim.optimizer import optimizer, param_groups
-from .optim.sched_callbacks import BaseSchedCB, BatchSchedCB, EpochSchedCB, PlateauCB
+from .optim.sched_callbacks import (
+    BaseSchedCB,
+    BatchSchedCB,
+    EpochSchedCB,
+    ParamSchedCB,
+    PlateauCB,
+)
 from .optim.sched_names import schedule
 from .optim.schedulers import constant, flat_cos, plot_sched, sched_lrs
 from .optim.warmup import warmup
@@ -161,6 +167,7 @@ __all__ = [
     "NonFiniteCB",
     "Order",
     "OverfitCB",
+    "ParamSchedCB",
     "Pipeline",
     "PlateauCB",
     "Prediction",

@@ -16,7 +16,7 @@ from torch import nn, optim
 from .base.batch import compare
 from .base.lazy import LazyMethods
 from .core.dispatch import default_actions
-from .core.learner import Loop
+from .core.learner import DEFAULT_LR, Loop
 
 if TYPE_CHECKING:
     from .callbacks import averaging as _averaging
@@ -73,7 +73,7 @@ class Learner(Loop):
         cbs: a callback, a class of one, or a collection of them. The list is copied.
         opt_func: called as `opt_func(parameters, lr)` for each fit; or a name, "adamw" say; or what
             `optimizer(...)` returns. None keeps `opt`.
-        opt: a ready optimizer, kept for all fits.
+        opt: a ready optimizer, kept for all fits. It keeps its rate until `lr` is given or set.
         metrics: short for `cbs=[TrainCB(), DeviceCB(), MetricsCB(metrics), ProgressCB()]`.
         count: takes a batch, returns its number of items where that is not the batch size (tokens,
             say).
@@ -84,7 +84,7 @@ class Learner(Loop):
         model: nn.Module,
         dls: Any = (0,),
         loss_func: Callable[..., Any] | None = F.mse_loss,
-        lr: float | None = 0.1,
+        lr: float | None = DEFAULT_LR,
         cbs: Any = None,
         opt_func: Callable[..., Any] | str | None = optim.SGD,
         *,

@@ -6,16 +6,19 @@ alone.
 
 import copy
 import dataclasses
+import inspect
 import os
 from collections import UserDict, UserList, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 HALF = (torch.float16, torch.bfloat16)
+OPTIONS = ("weight", "size_average", "log_input", "p", "margin", "reduction", "delta")  # of losses
 SEQUENCES = (tuple, list, deque, UserList)
 
 
@@ -105,21 +108,79 @@ def tensors(batch: Any) -> Iterator[Tensor]:
             yield from tensors(getattr(batch, field.name, None))
 
 
-def batch_size(batch: Any) -> int:
-    """Return the length B of the first tensor of `batch` that has a first dimension.
+def batch_size(batch: Any, split: Callable[[Any], Any] | None = None) -> int | None:
+    """Return the number of items in a batch, None where it cannot be known.
 
-    Without such a tensor the length of the first list or string counts, and 1 where there is none.
+    That is the first dimension that inputs and targets share: the rows of a tensor or an array, the
+    sequences of a `PackedSequence`, the length of a list. Without targets all inputs must agree,
+    but for single rows, which are broadcast.
+
+    Args:
+        batch: any structure, see `map_batch`.
+        split: returns the positional and keyword inputs and the targets of a tuple, list or dict;
+            by default the first item of a tuple is the input.
     """
-    if type(batch) in (tuple, list) and batch and isinstance(batch[0], Tensor) and batch[0].dim():
-        return batch[0].shape[0]  # by far the most frequent
-    for tensor in tensors(batch):
-        if tensor.dim():
-            return len(tensor)
-    if isinstance(batch, Mapping):
-        batch = next(iter(batch.values()), None)
-    if isinstance(batch, tuple) and batch:
-        return batch_size(batch[0])
-    return len(batch) if isinstance(batch, (list, str)) else 1
+    if type(batch) in (tuple, list) and len(batch) == 2:  # by far the most frequent
+        x, y = batch
+        if isinstance(x, Tensor) and isinstance(y, Tensor) and x.dim() and y.dim():
+            if x.size(0) == y.size(0):
+                return x.size(0)
+    if isinstance(batch, (tuple, list, Mapping)) and not isinstance(batch, PackedSequence):
+        args, keywords, targets = (split or _split)(batch)
+    else:
+        args, keywords, targets = (batch,), {}, ()
+    ours, theirs = _lengths((*args, *keywords.values())), _lengths(targets)
+    inputs, outputs = set[int]().union(*ours), set[int]().union(*theirs)
+    known = inputs & outputs if ours and theirs else inputs | outputs
+    if len(known) > 1:
+        known = known.intersection(*(part for part in (*ours, *theirs) if part != {1}))
+    return known.pop() if len(known) == 1 else None
+
+
+def _split(batch: Any) -> tuple[Any, Any, Any]:
+    return ((), batch, ()) if isinstance(batch, Mapping) else (batch[:1], {}, batch[1:])
+
+
+def _lengths(parts: Iterable[Any]) -> list[set[int]]:
+    """Return what may be the number of items in each part that has a length."""
+    return [lengths for lengths in map(_length, parts) if lengths]
+
+
+def _length(x: Any) -> set[int]:
+    if isinstance(x, PackedSequence):
+        return {int(x.batch_sizes[0])}
+    if isinstance(x, Mapping):
+        return set().union(*map(_length, x.values()))
+    if dataclasses.is_dataclass(x) or hasattr(x, "_fields"):
+        names = getattr(x, "_fields", None) or [field.name for field in dataclasses.fields(x)]
+        return set().union(*(_length(getattr(x, name, None)) for name in names))
+    if isinstance(x, SEQUENCES):  # of items, or of parts that share their first dimension
+        parts = [n for part in x if not isinstance(part, Mapping) and (n := _length(part))]
+        return {len(x)}.union(set.intersection(*parts) if parts else ()) if x else set()
+    if isinstance(x, Tensor):  # the shape of a nested one cannot be asked for
+        return {x.size(0)} if x.dim() else set()
+    shape = getattr(x, "shape", None)
+    return {int(shape[0])} if isinstance(shape, tuple) and shape else set()
+
+
+def counted(items: Any, batch: Any, why: str) -> Any:
+    """Return a number of items that must be known.
+
+    Raises:
+        ValueError: it is None.
+    """
+    if items is None:
+        raise ValueError(
+            f"{why}, and the number of items in this batch is unknown: it is {describe(batch)}, "
+            "whose inputs and targets share no length. Give the Learner count=, a function that "
+            "takes a batch and returns its number of items"
+        )
+    return items
+
+
+def n_rows(batch: Any) -> int:
+    """Return the number of items in a batch; where it is unknown, the rows of its first tensor."""
+    return batch_size(batch) or next((x.size(0) for x in tensors(batch) if x.dim()), 1)
 
 
 def is_empty(batch: Any) -> bool:
@@ -208,9 +269,31 @@ def detach(batch: Any) -> Any:
 
 def compare(loss_func: Callable[..., Any], preds: Any, targets: Sequence[Any]) -> Any:
     """Return the loss of `preds`; targets that know how they are compared, mixed ones, do it."""
+    if len(targets) > 1 and targets[1] is not None:
+        check_targets(loss_func, targets)
     if len(targets) and type(targets[0]) is not Tensor and hasattr(targets[0], "compare"):
         return targets[0].compare(loss_func, preds, targets)
     return loss_func(preds, *targets)
+
+
+def check_targets(loss_func: Callable[..., Any], targets: Sequence[Any]) -> None:
+    """Check that a further item of a batch is a target to one of torch's loss functions.
+
+    Raises:
+        TypeError: the function would take it for an option, such as weights of classes.
+    """
+    inner = getattr(loss_func, "func", loss_func)  # of a partial
+    if getattr(inner, "__module__", None) != "torch.nn.functional":
+        return
+    names = list(inspect.signature(inner).parameters)[2 : 1 + len(targets)]
+    shapes = [getattr(target, "shape", None) for target in targets[:2]]
+    each = "binary" in inner.__name__ and shapes[0] == shapes[1]
+    if options := [name for name in names if name in OPTIONS and not (name == "weight" and each)]:
+        raise TypeError(
+            f"{inner.__name__} takes item 3 of the batch as {options[0]!r}, and it has "
+            f"{len(targets)} targets. If it is a weight for each sample, say so: "
+            "TrainCB(sample_weight=2); if it is an input, TrainCB(n_inp=2)"
+        )
 
 
 def n_batches(dl: Any) -> int | None:

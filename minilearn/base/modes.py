@@ -1,7 +1,7 @@
 """Train and eval modes, module by module.
 
 A module is frozen for modes when it is in eval while the model is in train mode, or when
-`learn.freeze` said so.
+`learn.freeze` froze it: see `hold_frozen`.
 """
 
 from collections.abc import Iterator
@@ -16,6 +16,45 @@ def frozen_modules(model: Any) -> list[nn.Module]:
     if not isinstance(model, nn.Module) or not model.training:
         return []
     return [m for m in model.modules() if not m.training and not held(m)]
+
+
+def hold_frozen(model: nn.Module, params: list[Any], chosen: list[nn.Module], on: bool) -> None:
+    """Keep frozen modules with buffers in eval mode, so that no buffer moves without a gradient.
+
+    These are the statistics of norm layers, the vectors of `spectral_norm`, and the like. A module
+    is frozen if its weights are, or those of a module around it. Without weights it goes with the
+    smallest module around it that has some; if only a part of those is frozen, with the last
+    weights before it.
+
+    Args:
+        model: its parameters say by `requires_grad` whether they are frozen.
+        params: those that were frozen or unfrozen now.
+        chosen: modules without weights that were frozen or unfrozen by name.
+        on: whether they were frozen.
+    """
+    changed = {id(p) for p in params}
+    directly = [list(module.parameters(recurse=False)) for module in model.modules()]
+    before = next(filter(None, directly), [])  # of the first layer: the first weights
+    around = {child: parent for parent in model.modules() for child in parent.children()}
+    for module, weights in zip(model.modules(), directly, strict=True):
+        own, before = list(module.parameters()), weights or before
+        if not has_buffers(module) or module is model:
+            continue
+        part = module
+        while not (weights := list(part.parameters())) and part in around:
+            part = around[part]
+        if len({p.requires_grad for p in weights}) > 1 and not own:
+            weights = before
+        if module in chosen:
+            hold(module, on, model.training)
+        elif own or any(id(p) in changed for p in weights):
+            frozen = bool(weights) and not any(p.requires_grad for p in weights)
+            hold(module, frozen, model.training)
+
+
+def has_buffers(module: nn.Module) -> bool:
+    """Return whether a module has buffers of its own."""
+    return any(buffer is not None for buffer in module._buffers.values())
 
 
 def hold(module: nn.Module, frozen: bool, training: bool) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..base.batch import counted
 from ..base.text import whole
 from ..core.callback import Callback
 from ..core.events import (
@@ -20,6 +21,7 @@ from ..core.events import (
     Order,
 )
 from ..core.learner import Loop
+from .training import adds_up
 
 
 def with_grads(learn: Loop) -> list[Any]:
@@ -43,15 +45,20 @@ def check_grads_end(cb: Callback, learn: Loop) -> None:
 
 
 def items_of(learn: Loop) -> Any:
-    """Return the number of items in the batch."""
-    return learn.n_items
+    """Return the number of items in the batch.
+
+    Raises:
+        ValueError: it is unknown.
+    """
+    return counted(learn.n_items, learn.batch, "an update weighs batches by their items")
 
 
 class GradAccumCB(Callback):
     """Make one update for every `n` batches, with the gradient of the mean over all their items.
 
     That is the gradient of one large batch, whatever the sizes of the batches; items are what the
-    Learner's `count` says. At the end of an epoch an update is made of the batches that are left.
+    Learner's `count` says. With a loss that is a sum over items, it is the gradient of the sum.
+    At the end of an epoch an update is made of the batches that are left.
     If a cancel of the round or the fit, or an error, comes first, their gradients are dropped with
     a warning. A callback that answers `backward` must begin at `learn.loss`.
 
@@ -59,12 +66,13 @@ class GradAccumCB(Callback):
         n: batches for an update.
 
     Raises:
-        ValueError: `n` is below 1; or the owner of `zero_grad` carries gradients on.
+        ValueError: `n` is below 1; the owner of `zero_grad` carries gradients on; or the number of
+            items in a batch is unknown.
 
     Events: before_fit, before_backward, after_backward, cleanup_backward, before_step, after_epoch,
         cleanup_epoch
     Order:  ACCUMULATE
-    Reads:  loss, n_items, model, opt, plan, is_last, epoch, error
+    Reads:  loss, loss_func, batch, n_items, model, opt, plan, is_last, epoch, error
     Writes: loss
     """
 
@@ -92,7 +100,7 @@ class GradAccumCB(Callback):
 
     def before_backward(self, learn: Loop) -> None:
         """Weight the loss by the number of items; leave a batch without items out."""
-        items = self.items_of(learn)
+        items = 1 if adds_up(learn) else self.items_of(learn)
         if not isinstance(items, Tensor) and not items:
             raise CancelBackwardException  # a mean over nothing is NaN
         gave_nothing = self._batches >= self.n and not with_grads(learn)
@@ -105,7 +113,7 @@ class GradAccumCB(Callback):
     def after_backward(self, learn: Loop) -> None:
         """Add the batch to the group, and give the loss back its value."""
         self._batches += 1
-        self._weights = self._weights + self._weight
+        self._weights = 1 if adds_up(learn) else self._weights + self._weight
         learn.plan.in_group = True
         self.cleanup_backward(learn)
 
@@ -118,7 +126,7 @@ class GradAccumCB(Callback):
         """Wait for more batches, or close the group: divide by the sum of the weights."""
         if self._batches < self.n and not self._closing:
             raise CancelStepException
-        if isinstance(self._weights, Tensor) or self._weights != 1:
+        if self._batches > 1 or isinstance(self._weights, Tensor) or self._weights != 1:
             with torch.no_grad():
                 for p in with_grads(learn):
                     if p.requires_grad:
@@ -194,28 +202,23 @@ def clip_adaptively(params: list[Any], ratio: float) -> Tensor:
     """Bound each row of a gradient to `ratio` times the norm of the same row of the weights.
 
     Raises:
-        ValueError: a gradient is sparse within its rows.
+        ValueError: a gradient is sparse.
     """
     norm = total_norm(params)
     for p in params:
-        weights, grads = _rows(p)
-        most = _row_norms(weights).clamp(min=1e-3) * ratio
-        norms = _row_norms(grads)
-        grads.mul_(torch.where(norms > most, most / norms.clamp(min=1e-6), 1.0))
+        if p.grad.is_sparse:
+            raise ValueError("agc bounds dense gradients; use ClipGradCB(max_norm) or max_value")
+        most = _row_norms(p).clamp(min=1e-3) * ratio
+        norms = _row_norms(p.grad)
+        p.grad.mul_(torch.where(norms > most, most / norms.clamp(min=1e-6), 1.0))
     return norm
 
 
-def _rows(p: Any) -> tuple[Tensor, Tensor]:
-    """Return weights and gradient; of a sparse one the rows that it has."""
-    if not p.grad.is_sparse:
-        return p, p.grad
-    if p.grad.sparse_dim() > 1:
-        raise ValueError(
-            f"agc bounds rows, and the gradient of a parameter of shape {tuple(p.shape)} is sparse "
-            "within them; use ClipGradCB(max_norm) or max_value"
-        )
-    p.grad = p.grad.coalesce()
-    return p if p.dim() < 2 else p[p.grad.indices()[0]], p.grad.values()
+def last_layer(model: Any) -> set[int]:
+    """Return the ids of the last layer's parameters: the last of several modules with a matrix."""
+    layers = [list(m.parameters(recurse=False)) for m in getattr(model, "modules", tuple)()]
+    layers = [params for params in layers if any(p.dim() > 1 for p in params)]
+    return {id(p) for p in layers[-1]} if len(layers) > 1 else set()
 
 
 def _row_norms(x: Tensor) -> Tensor:
@@ -273,11 +276,11 @@ class NonFiniteCB(Callback):
     def before_step(self, learn: Loop) -> None:
         """Measure the norm of the gradients, and check that it is finite."""
         if params := with_grads(learn):
-            self.norm = self._bound(params)
+            self.norm = self._bound(params, learn)
             if not math.isfinite(self.norm.item()):
                 self.refuse(learn, "lower the learning rate, or look for bad data")
 
-    def _bound(self, params: list[Any]) -> Tensor:
+    def _bound(self, params: list[Any], learn: Loop) -> Tensor:
         """Return the norm of the gradients; subclasses also bound them."""
         return total_norm(params)
 
@@ -316,7 +319,8 @@ class ClipGradCB(NonFiniteCB):
     Args:
         max_norm: the largest norm of all gradients together.
         max_value: the largest absolute value of an element.
-        agc: the largest ratio of a row's gradient to the row, by norm; not for the last layer.
+        agc: the largest ratio of a row's gradient to the row, by norm; not for the last layer (of
+            several; the last module with a weight of two dimensions or more).
         on_nonfinite: as in `NonFiniteCB`.
         max_skips: as in `NonFiniteCB`.
 
@@ -350,9 +354,13 @@ class ClipGradCB(NonFiniteCB):
             raise ValueError(f"give one of max_norm, max_value and agc, above 0; got {self.bounds}")
         super().__init__(on_nonfinite, max_skips)
 
-    def _bound(self, params: list[Any]) -> Tensor:
+    def _bound(self, params: list[Any], learn: Loop) -> Tensor:
         ((kind, bound),) = self.bounds.items()
-        return CLIP[kind](params, bound)
+        if kind != "agc":
+            return CLIP[kind](params, bound)
+        norm, spared = total_norm(params), last_layer(learn.model)
+        clip_adaptively([p for p in params if id(p) not in spared], bound)
+        return norm
 
     def __repr__(self) -> str:
         """Show the bound."""

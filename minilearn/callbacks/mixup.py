@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +15,7 @@ from ..base.batch import describe, map_batch, tensors, to_device
 from ..core.callback import Callback
 from ..core.events import Order
 from ..core.learner import Loop
-from .training import inputs_and_targets, loss_by_sample
+from .training import inputs_and_targets, loss_by_sample, reduction_of
 
 
 @dataclass(eq=False)
@@ -44,7 +43,7 @@ class Mixed:
         without a `reduction` is called for each sample, which is slow, and its mean is taken.
         """
         try:
-            each, reduction = loss_by_sample(loss_func), _reduction(loss_func)
+            each, reduction = loss_by_sample(loss_func), reduction_of(loss_func)
         except ValueError:
             each, reduction = _one_by_one(loss_func), "mean"
         first, second = (each(preds, *(getattr(t, name) for t in targets)) for name in ("a", "b"))
@@ -63,12 +62,6 @@ class Mixed:
 def _like(weight: Tensor, x: Tensor) -> Tensor:
     dtype = x.dtype if x.is_floating_point() else weight.dtype
     return weight.to(dtype).view(-1, *[1] * (x.dim() - 1))
-
-
-def _reduction(loss_func: Any) -> str:
-    if hasattr(loss_func, "reduction"):
-        return loss_func.reduction
-    return inspect.signature(loss_func).parameters["reduction"].default
 
 
 def _one_by_one(loss_func: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -171,7 +164,8 @@ class CutMixCB(MixUpCB):
         side = (1 - self._weights(x)).sqrt()
         rows, columns = (_stretch(side, size) for size in x.shape[-2:])
         cut = rows[:, :, None] & columns[:, None, :]  # (B, H, W)
-        return partial(_patch, cut=cut), 1 - cut.float().mean((1, 2))
+        weight = 1 - cut.float().mean((1, 2))
+        return partial(_patch, cut=cut, weight=weight), weight
 
 
 def _stretch(side: Tensor, size: int) -> Tensor:
@@ -187,5 +181,7 @@ def _sum(x: Tensor, other: Tensor, weight: Tensor) -> Tensor:
     return torch.lerp(other, x, _like(weight, x))
 
 
-def _patch(x: Tensor, other: Tensor, cut: Tensor) -> Tensor:
+def _patch(x: Tensor, other: Tensor, cut: Tensor, weight: Tensor) -> Tensor:
+    if x.dim() < 3:  # a weight of each sample
+        return _sum(x, other, weight)
     return torch.where(cut.view(len(cut), *[1] * (x.dim() - 3), *cut.shape[1:]), other, x)

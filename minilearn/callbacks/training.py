@@ -33,6 +33,12 @@ class TrainCB(Callback):
         inputs: keys of a dict batch for the model, one or several; a dict maps the model's keywords
             to keys.
         targets: keys of a dict batch for the loss, one or several.
+        sample_weight: where a batch has a weight for each sample: the position in a tuple (2 in
+            `(x, y, w)`), or the key in a dict. The loss is then the mean of weight times loss over
+            the samples (or the sum, if that is the loss function's reduction).
+
+    Raises:
+        ValueError: there are weights, and the loss function has no `reduction`.
 
     Events: predict, get_loss, backward, step, zero_grad
     Order:  TRAIN
@@ -48,10 +54,13 @@ class TrainCB(Callback):
         *,
         inputs: str | Sequence[str] | Mapping[str, str] | None = None,
         targets: str | Sequence[str] | None = None,
+        sample_weight: int | str | None = None,
     ) -> None:
+        self.sample_weight = sample_weight
         self.n_inp = 1 if n_inp is None else n_inp
         self.inputs, self.targets = _names(inputs), _names(targets)
         given = {"n_inp": n_inp, "inputs": self.inputs, "targets": self.targets}
+        given["sample_weight"] = sample_weight
         self.settings = {name: value for name, value in given.items() if value is not None}
 
     def predict(self, learn: Loop) -> None:
@@ -69,7 +78,11 @@ class TrainCB(Callback):
             targets = self.split(learn.batch)[2]
             if self.targets and not len(targets) and isinstance(learn.batch, Mapping):
                 raise KeyError(self._lacks(self.targets[0], learn.batch))
-            loss = compare(learn.loss_func, learn.preds, targets)
+            if self.sample_weight is None:
+                loss = compare(learn.loss_func, learn.preds, targets)
+            else:
+                weight = self._weight(learn.batch)
+                loss = weighted_loss(learn.loss_func, learn.preds, targets, weight)
         if not isinstance(loss, Tensor) and isinstance(loss, Mapping):
             learn.loss_parts = dict(loss)
             loss = loss["loss"] if "loss" in loss else sum(loss.values())
@@ -106,8 +119,12 @@ class TrainCB(Callback):
             KeyError: it has no item of a given name.
         """
         if isinstance(batch, (tuple, list)):
+            if self.sample_weight is not None:
+                batch = _without(batch, self.sample_weight)
             return batch[: self.n_inp], {}, batch[self.n_inp :]
         if isinstance(batch, Mapping):
+            if self.sample_weight is not None:
+                batch = {k: v for k, v in batch.items() if k != self.sample_weight}
             return self._split_dict(batch)
         if isinstance(batch, Tensor):
             return (batch,), {}, ()
@@ -128,6 +145,14 @@ class TrainCB(Callback):
             return [batch[name] for name in self.inputs], {}, targets
         except KeyError as e:
             raise KeyError(self._lacks(e.args[0], batch)) from e
+
+    def _weight(self, batch: Any) -> Tensor:
+        try:
+            return batch[self.sample_weight]
+        except (KeyError, IndexError, TypeError) as e:
+            raise KeyError(
+                f"the batch has no sample_weight={self.sample_weight!r}: it is {describe(batch)}"
+            ) from e
 
     def _lacks(self, name: str, batch: Mapping) -> str:
         return f"the batch has no {name!r}: it is {describe(batch)}. Name other inputs or targets."
@@ -226,6 +251,56 @@ def _unpacked(items: Any) -> Any:
     return tuple(items) if len(items) > 1 else items[0] if len(items) else None
 
 
+def _without(batch: Sequence[Any], position: Any) -> Sequence[Any]:
+    """Return a batch without the item at a position; data to predict for may lack it."""
+    if not isinstance(position, int):
+        raise TypeError(f"sample_weight of a tuple is a position, got {position!r}")
+    position %= max(len(batch), position + 1)
+    return [*batch[:position], *batch[position + 1 :]]
+
+
+def weighted_loss(loss_func: Any, preds: Any, targets: Sequence[Any], weight: Tensor) -> Tensor:
+    """Return the mean of each sample's loss times its weight, or the sum (`reduction="sum"`).
+
+    Args:
+        loss_func: has a `reduction`.
+        preds: predictions.
+        targets: what they are compared with.
+        weight: of each sample, (B,) or (B, 1).
+
+    Raises:
+        ValueError: the loss function has no `reduction`, or the weights are not one a sample.
+    """
+    losses = compare(loss_by_sample(loss_func), preds, targets)  # (B, ...)
+    if weight.numel() != len(losses):
+        raise ValueError(
+            f"sample_weight has the shape {tuple(weight.shape)}, and the losses of the samples "
+            f"{tuple(losses.shape)}: give one weight for each of them"
+        )
+    losses = losses * weight.to(losses.dtype).view(-1, *[1] * (losses.dim() - 1))
+    reduction = reduction_of(loss_func)
+    return losses if reduction == "none" else getattr(losses, reduction)()
+
+
+def reduction_of(loss_func: Any) -> str:
+    """Return how a loss function that `loss_by_sample` takes makes one number of its losses."""
+    if hasattr(loss_func, "reduction"):
+        return loss_func.reduction
+    return inspect.signature(loss_func).parameters["reduction"].default
+
+
+def adds_up(learn: Any) -> bool:
+    """Return whether the loss is the sum over the items of a batch, as `reduction="sum"` makes it.
+
+    A `get_loss` of the user's may divide it, so then this is False.
+    """
+    loss_func = getattr(learn, "loss_func", None)
+    keywords = getattr(loss_func, "keywords", {})  # of a partial
+    reduction = keywords.get("reduction", getattr(loss_func, "reduction", None))
+    usual = getattr(learn, "answers_by_default", bool)
+    return reduction == "sum" and usual("get_loss")
+
+
 def loss_by_sample(loss_func: Any) -> Any:
     """Return a form of `loss_func` that does not average over the batch.
 
@@ -240,6 +315,6 @@ def loss_by_sample(loss_func: Any) -> Any:
         if "reduction" in inspect.signature(loss_func).parameters:
             return partial(loss_func, reduction="none")
     raise ValueError(
-        f"with_loss needs a loss with a choice of reduction, as torch's; {loss_func!r} has none. "
-        "Give the Learner a loss_func with reduction='mean' as a parameter."
+        f"losses by sample need a loss with a choice of reduction, as torch's; {loss_func!r} has "
+        "none. Give the Learner a loss_func with reduction='mean' as a parameter."
     )

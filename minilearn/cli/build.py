@@ -226,10 +226,11 @@ def build_learner(
 
 def _optimizer(opt: str, opt_args: Any) -> tuple[Any, dict[str, Any]]:
     """Return the optimizer of a name, and its arguments."""
-    from minilearn.optim.optimizer import optimizer_class
+    from minilearn.optim.optimizer import named_optimizer
 
-    func = named_object(opt) if ":" in opt else optimizer_class(opt)
-    return func, arguments_for(func, opt_args, "opt_args", opt, skip=("params", "lr"))
+    func, options = (named_object(opt), {}) if ":" in opt else named_optimizer(opt)
+    given = arguments_for(func, opt_args, "opt_args", opt, skip=("params", "lr"))
+    return func, options | given
 
 
 def _training_callbacks(device: torch.device, amp: str | None) -> list[Any]:

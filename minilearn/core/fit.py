@@ -49,7 +49,10 @@ class Fitting(Dispatch):
         return valid
 
     def _make_opt(self, lr: float | slice | None, reset_opt: bool) -> None:
+        changed, self._lr_seen = self.lr != self._lr_seen, self.lr
         if self.opt is not None and (self.opt_func is None or not reset_opt):
+            if lr is None and changed:  # `learn.lr` was set since it had its last effect
+                lr = self.lr
             if lr is not None:
                 self._set_lr(lr)
             return

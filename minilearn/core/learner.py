@@ -24,6 +24,8 @@ from .interrupt import Interrupts
 from .plan import Plan
 from .stream import pick_loader
 
+DEFAULT_LR = 0.1  # this very object: the same number, given by the user, is another one
+
 
 class Loop(Fitting):
     """A model, data, a loss and an optimizer factory, and the loop that trains them.
@@ -37,7 +39,7 @@ class Loop(Fitting):
         cbs: a callback, a class of one, or a collection of them. The list is copied.
         opt_func: called as `opt_func(parameters, lr)` for each fit; or a name, "adamw" say; or what
             `optimizer(...)` returns. None keeps `opt`.
-        opt: a ready optimizer, kept for all fits.
+        opt: a ready optimizer, kept for all fits. It keeps its rate until `lr` is given or set.
         count: takes a batch, returns its number of items where that is not the batch size (tokens,
             say).
     """
@@ -47,7 +49,7 @@ class Loop(Fitting):
         model: nn.Module,
         dls: Any = (0,),
         loss_func: Callable[..., Any] | None = F.mse_loss,
-        lr: float | None = 0.1,
+        lr: float | None = DEFAULT_LR,
         cbs: Any = None,
         opt_func: Callable[..., Any] | str | None = optim.SGD,
         *,
@@ -55,7 +57,9 @@ class Loop(Fitting):
         count: Callable[[Any], Any] | None = None,
     ) -> None:
         super().__init__(cbs)
-        self.model, self.dls, self.loss_func, self.lr = model, dls, loss_func, lr
+        self.model, self.dls, self.loss_func = model, dls, loss_func
+        # a ready optimizer keeps its rate, unless one was given
+        self.lr, self._lr_seen = None if opt is not None and lr is DEFAULT_LR else lr, None
         self.opt, self.opt_func = opt, opt_func if opt is None else None
         self.count, self.plan, self.frozen = count, Plan(0), []
         self.interrupts = Interrupts()
@@ -230,8 +234,10 @@ class Loop(Fitting):
 
     @property
     def n_items(self) -> Any:
-        """The number of items in the batch: what `count` says, else the batch size."""
-        return batch_size(self.batch) if self.count is None else self.count(self.batch)
+        """The number of items in the batch: what `count` says, or what is known, else None."""
+        if self.count is not None:
+            return self.count(self.batch)
+        return batch_size(self.batch, getattr(self.owner("get_loss"), "split", None))
 
     def free(self) -> None:
         """Drop what stays readable after a fit: `batch`, `preds`, `loss` and `opt`."""

@@ -31,6 +31,7 @@ class LoopState:
     loss_func: Any
     opt_func: Callable[..., Any] | str | None  # None keeps `opt`
     lr: float | slice | None
+    _lr_seen: float | slice | None  # when a fit used it last
     cbs: list[Any]
     count: Callable[[Any], Any] | None
 

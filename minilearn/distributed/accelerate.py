@@ -23,7 +23,7 @@ from minilearn.distributed.sync import Processes
 from ..callbacks.device import DeviceCB
 from ..callbacks.gradients import GradAccumCB, items_of
 from ..callbacks.precision import MixedPrecision, ScaledPrecision
-from ..callbacks.training import TrainCB
+from ..callbacks.training import TrainCB, adds_up
 from ..core.events import ActionConflictError, CancelException
 from ..core.stream import Unshared, pick_loader
 from .barrier import BarrierCB, ShardCB, processes_of
@@ -182,6 +182,8 @@ class AccelerateCB(TrainCB):
         if processes is not None:
             if not processes.items:
                 loss = self._wrapped.nothing()
+            elif adds_up(learn):
+                loss = loss * processes.n  # what is exchanged is a mean
             elif processes.items != processes.mean_items:
                 loss = loss * (processes.items / processes.mean_items)
         self.accelerator.backward(loss)

@@ -8,6 +8,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ..base.batch import n_batches
+from ..callbacks.gradients import items_of
+from ..callbacks.training import adds_up
 from ..core.callback import Callback
 from ..core.events import (
     CancelEpochException,
@@ -124,7 +126,7 @@ class BarrierCB(Callback):
         """
         if not self._shared:
             self._shared = True
-            self.processes.share_items(0.0 if learn is None else float(learn.n_items))
+            self.processes.share_items(0.0 if learn is None else _items_of(learn))
 
     def meet(self, learn: Loop, level: str, point: str) -> None:
         """Wait for the others where the body of a level, or all of it, is over."""
@@ -184,6 +186,10 @@ class BarrierCB(Callback):
             self._shared = False
 
 
+def _items_of(learn: Loop) -> float:
+    return 1.0 if adds_up(learn) else float(items_of(learn))
+
+
 class ShardCB(Callback):
     """Give this process its shard of the loaders, and see how many items an update has in all.
 
@@ -193,7 +199,7 @@ class ShardCB(Callback):
 
     Events: before_fit, before_epoch, before_backward, after_epoch
     Order:  ACCUMULATE - 1000
-    Reads:  plan, training, dl, n_items, cbs, row
+    Reads:  plan, training, dl, n_items, batch, loss_func, cbs, row
     Writes: dl, row
     """
 

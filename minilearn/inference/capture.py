@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from minilearn.base.batch import batch_size
+from minilearn.base.batch import n_rows
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 from minilearn.inference.outputs import joined, kept
@@ -51,7 +51,7 @@ class CapturePreds(Callback):
         """Keep a batch."""
         inputs, targets = inputs_and_targets(learn)
         self._parts.append(kept((inputs if self.inps else None, learn.preds, targets)))
-        self._sizes.append(batch_size(learn.batch))
+        self._sizes.append(n_rows(learn.batch))
 
     def cleanup_epoch(self, learn: Loop) -> None:
         """Join what there is, also where a cancel ended the epoch."""

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..base.batch import batch_size, describe, map_batch, tensors
+from ..base.batch import describe, map_batch, n_rows, tensors
 from ..base.rank import rank
 from ..base.seed import preserved_random_states
 from ..base.state_dict import unwrapped
@@ -135,7 +135,7 @@ def _snapshot(learn: Loop) -> Snapshot:
         )
     args, kwargs = map_batch(lambda t: t.detach().cpu(), (tuple(args), dict(kwargs)))
     settings = dict(getattr(learn.owner("get_loss"), "settings", {}))
-    size = batch_size((*args, kwargs))
+    size = n_rows((*args, kwargs))
     return Snapshot(copy.deepcopy(model).cpu().eval(), args, kwargs, size, tuple(targets), settings)
 
 

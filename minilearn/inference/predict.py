@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
-from ..base.batch import batch_size, describe
+from ..base.batch import describe, n_rows
 from ..base.seed import preserved_random_states, random_states, restore_random_states
 from ..callbacks.handlers import LambdaCB
 from ..callbacks.training import inputs_and_targets, loss_by_sample, own_loss
@@ -294,7 +294,7 @@ def _predict(learn: Loop, dl: Any, cbs: Any, want: Wanted, give: Callable[..., A
     loss_func = loss_by_sample(learn.loss_func) if want.with_loss else learn.loss_func
 
     def take(learn: Loop) -> None:
-        give(want.take(learn), batch_size(learn.batch))
+        give(want.take(learn), n_rows(learn.batch))
         if not want.with_loss:
             raise CancelBatchException  # nothing else of the batch is needed
 

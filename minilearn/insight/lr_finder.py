@@ -17,6 +17,7 @@ from ..core.events import CancelEpochException, CancelFitException, Order
 from ..core.learner import Loop
 from ..core.nested import inner, participants
 from ..distributed.barrier import processes_of
+from ..metrics.mean import loss_of
 from ..optim.schedulers import set_lr
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class LRFinderCB(Callback):
 
     Events: before_fit, before_epoch, after_loss, after_step, after_batch, after_epoch, cleanup_fit
     Order:  STOP
-    Reads:  training, opt, loss, batch, n_items, depth, cbs
+    Reads:  training, opt, loss, loss_func, batch, n_items, depth, cbs
     Writes:
     Syncs:  once a batch
     """
@@ -104,8 +105,8 @@ class LRFinderCB(Callback):
 
     def after_loss(self, learn: Loop) -> None:
         """Collect the loss of a batch; one that is not finite ends the search before it is used."""
-        n = float(getattr(learn, "n_items", None) or batch_size(learn.batch))
-        loss = n * float(learn.loss.detach().mean())
+        n = float(getattr(learn, "n_items", None) or batch_size(learn.batch) or 1)
+        loss = n * float(loss_of(learn).detach().mean())
         if (processes := processes_of(learn)) is not None:  # one search, one curve
             loss, n = map(sum, zip(*processes.gather((loss, n)), strict=True))
         self._sum, self._items = self._sum + loss, self._items + n

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base.batch import batch_size, map_batch
+from ..base.batch import map_batch, n_rows
 from ..base.text import write_out
 from ..callbacks.handlers import LambdaCB
 from ..callbacks.limits import Shortened
@@ -80,7 +80,7 @@ def find_batch_size(self: Loop, start: int = 32, limit: int = 4096) -> int:
 
 
 def _fits(learn: Loop, batch: Any, size: int) -> bool:
-    n = batch_size(batch)
+    n = n_rows(batch)
     samples = torch.arange(size) % n
 
     def resized(x: Any) -> Any:

@@ -90,7 +90,9 @@ class LogCB(LoggerCB):
         if learn.training:
             now = perf_counter()
             self._spent, self._mark = self._spent + now - self._mark, now
-            self._items, self._batches = self._items + learn.n_items, self._batches + 1
+            items = learn.n_items
+            self._items = self._items + (math.nan if items is None else items)
+            self._batches += 1
             super().after_batch(learn)
 
     def after_epoch(self, learn: Loop) -> None:

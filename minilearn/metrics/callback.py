@@ -7,17 +7,18 @@ from typing import Any
 
 from torch import Tensor
 
-from ..base.batch import HALF, batch_size, describe, map_batch
+from ..base.batch import HALF, batch_size, counted, describe, map_batch, tensors
 from ..base.modes import is_training
 from ..base.rank import rank
 from ..base.text import write_out
+from ..callbacks.training import adds_up
 from ..core.callback import Callback
 from ..core.events import CancelException, Order
 from ..core.history import format_value
 from ..core.learner import Loop
 from ..distributed.barrier import processes_of
 from ..distributed.sync import Processes
-from .mean import FunctionMean, Mean, columns_of, finite, loss_of
+from .mean import FunctionMean, Mean, columns_of, finite, loss_of, per_item
 from .merge import check_mergeable, merge_all
 from .update import (
     Updater,
@@ -56,6 +57,7 @@ class MetricsCB(Callback):
         TypeError: something is no metric.
         ValueError: a metric has no name, or the name of another column of the history.
         FloatingPointError: the training loss of an epoch is not finite, and its updates were made.
+        ValueError: the batches of an epoch differ in shape, and their number of items is unknown.
 
     Events: before_fit, before_epoch, after_batch, after_epoch, cleanup_epoch
     Order:  METRICS
@@ -81,7 +83,8 @@ class MetricsCB(Callback):
         self.functions = [m for m in self.metrics.values() if isinstance(m, FunctionMean)]
         objects = (m for m in self.metrics.values() if not isinstance(m, FunctionMean))
         self.updater = Updater(objects)
-        self._measuring, self._split = False, None
+        self._measuring, self._split, self._warned = False, None, False
+        self._unknown: Any = None  # the shapes of the batches, while their items are unknown
         self._seen: dict[str, None] = {}
         self._resumed: Any = None  # the state that a resume gave
 
@@ -89,15 +92,17 @@ class MetricsCB(Callback):
 
     def before_fit(self, learn: Loop) -> None:
         """Begin new rows, and let others find this as `learn.metrics`."""
-        learn.metrics, self.rows, self._resumed = self, [], None
+        learn.metrics, self.rows, self._resumed, self._warned = self, [], None, False
         if processes_of(learn) is not None:
             check_mergeable(self.metrics)
+            for metric in self.functions:
+                metric.check = None  # a function may use all processes, which must call it alike
 
     def before_epoch(self, learn: Loop) -> None:
         """Reset all metrics."""
         for metric in (*self.all_metrics.values(), self.updater):
             metric.reset()
-        self.parts, self._measuring = {}, True
+        self.parts, self._measuring, self._unknown = {}, True, None
         owner = learn.owner("get_loss") if hasattr(learn, "owner") else None
         self._split = getattr(owner, "split", None)
         if self._resumed is not None:
@@ -105,13 +110,12 @@ class MetricsCB(Callback):
 
     def after_batch(self, learn: Loop) -> None:
         """Update the means and metrics with a finished batch."""
-        n = learn.n_items if hasattr(type(learn), "n_items") else batch_size(learn.batch)
-        loss = loss_of(learn)
+        n, loss = self._items(learn), loss_of(learn)
         if isinstance(loss, (Tensor, float, int)):
             self.loss.update(loss, n)
         for name, part in (getattr(learn, "loss_parts", None) or {}).items():
             if name != "loss":
-                self._part(name).update(part, n)
+                self._part(name).update(per_item(part, n) if adds_up(learn) else part, n)
         if self.metrics:
             preds, targs = map_batch(_in_float32, learn.preds), self._targets(learn)
             for metric in self.functions:
@@ -131,6 +135,30 @@ class MetricsCB(Callback):
         self._measuring = False
 
     # ---- a batch ----
+
+    def _items(self, learn: Loop) -> Any:
+        """Return the number of items; where it is unknown all batches must be alike, and weigh 1.
+
+        Raises:
+            ValueError: it is unknown, and the mean over the items depends on it.
+        """
+        n = learn.n_items if hasattr(type(learn), "n_items") else batch_size(learn.batch)
+        if n is not None and self._unknown is None:
+            return n
+        shapes = [tuple(x.shape) for x in tensors(learn.batch)]
+        alike = self._unknown == shapes if self._unknown is not None else not self.loss.any
+        if not alike or adds_up(learn):
+            counted(None, learn.batch, "MetricsCB weighs batches by their items")
+        self._unknown = shapes
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"the number of items in a batch is unknown: it is {describe(learn.batch)}, whose "
+                "inputs and targets share no length. Each batch weighs the same; if that is not "
+                "so, give the Learner count=, a function of a batch",
+                stacklevel=2,
+            )
+        return 1
 
     def _part(self, name: str) -> Mean:
         if name not in self.parts:
@@ -174,6 +202,9 @@ class MetricsCB(Callback):
         if hasattr(learn, "row"):
             learn.row = {**learn.row, **columns}
         self._log(row)
+        for name, metric in self.metrics.items():
+            if isinstance(metric, FunctionMean) and metric.check is not None:
+                metric.check.warn(name)
         self._check_finite(learn, values, training)
 
     def _values(self, processes: Processes | None) -> dict[str, Any]:

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from ..base.batch import describe
+from ..callbacks.training import adds_up
+from .mean_check import MeanCheck
 
 FOLD_EVERY = 128  # values kept before they are summed, all with one stack
 
@@ -135,16 +137,25 @@ class FunctionMean(Mean):
     """
 
     def __init__(self, f: Callable[..., Any]) -> None:
-        super().__init__()
         inner, keywords = (f.func, f.keywords) if isinstance(f, partial) else (f, {})
         self.f = partial(inner.averages, **keywords) if hasattr(inner, "averages") else f
         self.name = getattr(inner, "__name__", type(inner).__name__)
         self.finish = getattr(inner, "finish", None)
         items = getattr(inner, "items", None)
         self.items = partial(items, **keywords) if items else None
+        declared = any(hasattr(inner, name) for name in ("averages", "finish", "items"))
+        self.check = None if declared else MeanCheck(self.f)
+        super().__init__()
+
+    def reset(self) -> None:
+        """Forget all values."""
+        super().reset()
+        if self.check is not None:
+            self.check.reset()
 
     def update(self, preds: Any, targs: Any, weight: Any) -> None:
         """Call the function on a batch of `weight` items."""
+        batch = None if self.check is None else self.check.copied(preds, targs)
         value = self.f(preds, targs)
         if not isinstance(value, (Tensor, float, int)):
             value = self._number(value)
@@ -152,6 +163,8 @@ class FunctionMean(Mean):
             value = value.clone()  # else it would keep the batch, which a loader may refill
         own = None if self.items is None else self.items(preds, targs)
         super().update(value, weight if own is None else own)
+        if self.check is not None:
+            self.check.keep(batch, value, weight)
 
     def _number(self, value: Any) -> Tensor:
         try:
@@ -208,11 +221,18 @@ def _as_numbers(value: Any) -> Any:
 
 
 def loss_of(learn: Any) -> Any:
-    """Return the loss of the batch; of losses by sample, their mean."""
+    """Return the mean loss of the items in the batch, whatever the reduction of the loss."""
     loss = learn.loss
+    if adds_up(learn):
+        return per_item(loss, learn.n_items)
     if isinstance(loss, Tensor) and (loss.dim() or getattr(learn, "loss_func", 0) is None):
         return loss.mean()  # a new tensor: CUDA graphs overwrite what a compiled model returns
     return loss
+
+
+def per_item(total: Any, n: Any) -> Any:
+    """Return the sum over `n` items as their mean; as it is, where there are none or unknown."""
+    return total / n if isinstance(n, Tensor) or n else total
 
 
 def finite(value: Any) -> bool:

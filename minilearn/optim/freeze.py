@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 from torch.nn import Parameter
 
-from ..base.modes import hold
+from ..base.modes import has_buffers, hold_frozen
 from ..base.text import did_you_mean, few
 from ..core.learner import Loop
 from ..core.nested import make_lazy_weights
@@ -17,26 +17,27 @@ from .optimizer import layer_groups, matches
 def freeze(self: Loop, *patterns: str) -> None:
     """Freeze parts of the model by name; without a name, all but its last layer.
 
-    Frozen weights do not change, whatever the optimizer: they have no gradient. Batch norm of
-    frozen parts stays in eval mode. In the middle of a fit this holds from the next batch on.
+    Frozen weights do not change, whatever the optimizer: they have no gradient. Modules of frozen
+    parts that have buffers, such as batch norm, stay in eval mode. In the middle of a fit this
+    holds from the next batch on.
 
     Args:
         self: the Learner.
         patterns: names of modules or parameters, such as "encoder" or "encoder.*.weight".
 
     Raises:
-        ValueError: a pattern fits no parameter.
+        ValueError: a pattern fits no parameter, and no module that has only buffers.
     """
     if not patterns:
         self.freeze_to(-1)
     for pattern in patterns:
-        _set_trainable(self, _named_like(self.model, pattern), False)
+        _set_trainable(self, *_named_like(self.model, pattern), trainable=False)
 
 
 def unfreeze(self: Loop, *patterns: str) -> None:
     """Unfreeze parts of the model, by name as in `freeze`; without a name, all of it."""
     for pattern in patterns or ("*",):
-        _set_trainable(self, _named_like(self.model, pattern), True)
+        _set_trainable(self, *_named_like(self.model, pattern), trainable=True)
 
 
 def freeze_to(self: Loop, n: int) -> None:
@@ -54,22 +55,30 @@ def freeze_to(self: Loop, n: int) -> None:
     if not -len(layers) <= n < len(layers):
         raise ValueError(f"there is no layer {n}: the model has {len(layers)}, counted from 0")
     n %= len(layers)
-    _set_trainable(self, [p for layer in layers[n:] for p in layer], True)
-    _set_trainable(self, [p for layer in layers[:n] for p in layer], False)
+    _set_trainable(self, [p for layer in layers[n:] for p in layer], [], trainable=True)
+    _set_trainable(self, [p for layer in layers[:n] for p in layer], [], trainable=False)
 
 
-def _named_like(model: nn.Module, pattern: str) -> list[Parameter]:
-    params = dict(model.named_parameters(remove_duplicate=False))
-    found = [p for name, p in params.items() if matches(name, (pattern, f"{pattern}.*"))]
-    if not found:
+def _named_like(model: nn.Module, pattern: str) -> tuple[list[Parameter], list[nn.Module]]:
+    """Return the parameters, and the modules with buffers and no parameters, of such names."""
+    patterns, params = (
+        (pattern, f"{pattern}.*"),
+        dict(model.named_parameters(remove_duplicate=False)),
+    )
+    found = [p for name, p in params.items() if matches(name, patterns)]
+    named = [m for name, m in model.named_modules() if matches(name, patterns)]
+    only_buffers = [m for m in named if has_buffers(m) and next(m.parameters(), None) is None]
+    if not (found or only_buffers):
         hint = did_you_mean(pattern, params, cutoff=0.3)
         raise ValueError(
             f"no parameter is named like {pattern!r}{hint or f'; there are {few([*params])}'}"
         )
-    return found
+    return found, only_buffers
 
 
-def _set_trainable(learn: Loop, params: list[Parameter], trainable: bool) -> None:
+def _set_trainable(
+    learn: Loop, params: list[Parameter], modules: list[nn.Module], *, trainable: bool
+) -> None:
     make_lazy_weights(learn)
     model = learn.model
     for p in params:
@@ -77,14 +86,7 @@ def _set_trainable(learn: Loop, params: list[Parameter], trainable: bool) -> Non
             p.requires_grad_(trainable)
         if not trainable:
             p.grad = None  # with a gradient of zero, momentum and decay would still move it
-    frozen = set()
-    for part in model.modules():
-        own = list(part.parameters())
-        if own and not any(p.requires_grad for p in own):
-            frozen.update(part.modules())
-    for module in model.modules():
-        if "running_mean" in module._buffers:  # statistics move without a gradient
-            hold(module, module in frozen, model.training)
+    hold_frozen(model, params, modules, not trainable)
 
 
 def fine_tune(

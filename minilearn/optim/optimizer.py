@@ -28,6 +28,13 @@ __all__ = ["optimizer", "param_groups"]
 
 Splitter = Callable[[nn.Module], Iterable[Any]]
 
+# Names that promise a momentum, which torch's classes have as an option only.
+NAMED: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+    "momentum": (torch.optim.SGD, {"momentum": 0.9}),
+    "nesterov": (torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
+    "rmsprop": (torch.optim.RMSprop, {"momentum": 0.9}),
+}
+
 
 def optimizer(
     func: str | Callable[..., Any],
@@ -43,7 +50,9 @@ def optimizer(
     >>> Learner(..., opt_func=optimizer("adamw", wd=0.05, layer_decay=0.75, betas=(0.9, 0.95)))
 
     Args:
-        func: the name of an optimizer of torch, or of timm where that is installed; or a class.
+        func: the name of an optimizer of torch, or of timm where that is installed, with the
+            options that timm gives it (momentum 0.9); or a class. "momentum" and "nesterov" are SGD
+            with a momentum of 0.9, which "rmsprop" has too.
         wd: this and the next three are passed to `param_groups`.
         no_decay: see there.
         layer_decay: see there.
@@ -54,7 +63,8 @@ def optimizer(
         ValueError: there is no optimizer of this name; near names are suggested.
     """
     grouping = dict(wd=wd, no_decay=no_decay, layer_decay=layer_decay, splitter=splitter)
-    return OptFunc(optimizer_class(func) if isinstance(func, str) else func, grouping, kwargs)
+    found, options = named_optimizer(func) if isinstance(func, str) else (func, {})
+    return OptFunc(found, grouping, options | kwargs)
 
 
 @dataclass(frozen=True)
@@ -80,11 +90,12 @@ class OptFunc:
     @property
     def __name__(self) -> str:
         """The name of the class that is made."""
-        return getattr(self.func, "__name__", type(self.func).__name__)
+        func = getattr(self.func, "func", self.func)
+        return getattr(func, "__name__", type(func).__name__)
 
 
-def optimizer_class(name: str) -> Callable[..., Any]:
-    """Return the optimizer class of torch, or of timm if installed, that has this name.
+def named_optimizer(name: str) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Return the optimizer of torch, or of timm if installed, that has this name, and its options.
 
     Raises:
         ValueError: there is none; near names are suggested.
@@ -95,17 +106,30 @@ def optimizer_class(name: str) -> Callable[..., Any]:
         if isinstance(c, type) and issubclass(c, torch.optim.Optimizer) and n != "Optimizer"
     }
     name = name.lower()
+    if name in NAMED:
+        return NAMED[name]
     if name in known:
-        return known[name]
+        return known[name], {}
     try:
         timms = timm_module("timm.optim")
     except ImportError:
         names = list(known)
     else:
         if name in (names := [*known, *timms.list_optimizers()]):
-            return timms.get_optimizer_class(name)
+            return _of_timm(timms, name)
     hint = did_you_mean(name, names)
     raise ValueError(f"no optimizer {name!r}{hint}; torch has {', '.join(sorted(known))}")
+
+
+def _of_timm(timms: Any, name: str) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Return an optimizer of timm, and the options that `timm.optim.create_optimizer_v2` adds."""
+    found = timms.get_optimizer_class(name)  # with the options of its name
+    if not hasattr(timms, "get_optimizer_info"):  # an old timm
+        return found, {}
+    options = {"weight_decay": 0.0}
+    if timms.get_optimizer_info(name).has_momentum:
+        options["momentum"] = 0.9
+    return found, options | getattr(found, "keywords", {})
 
 
 def make_optimizer(self: Loop, lr: float | slice) -> Any:

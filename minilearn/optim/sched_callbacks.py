@@ -127,7 +127,6 @@ class BaseSchedCB(Callback):
             raise TypeError(
                 "ReduceLROnPlateau needs a value to watch: use PlateauCB('valid_loss', patience=…)"
             )
-        _warn_of_length(main, lengths)
 
     def _step(self, learn: Loop) -> None:
         """Move the schedule on by one step, if this is a training epoch."""
@@ -178,25 +177,6 @@ class BaseSchedCB(Callback):
     def __repr__(self) -> str:
         """Show the factory."""
         return f"{type(self).__name__}({factory_name(self.sched)})"
-
-
-def _warn_of_length(sched: Any, lengths: Lengths) -> None:
-    """Warn where a given length is not that of the fit."""
-    names = ["T_max", "total_steps"]
-    if isinstance(sched, lr_scheduler.PolynomialLR):
-        names.append("total_iters")
-    total = lengths.total
-    for name in names:
-        length = getattr(sched, name, None)
-        if total and length and length != total:
-            after = "rises again" if name == "T_max" else "stays at its last value"
-            what = "will not reach its end" if length > total else f"{after} after its end"
-            warnings.warn(
-                f"{type(sched).__name__} has {name}={length}, and this fit makes {total} "
-                f"{lengths.unit}s: the schedule {what}. Leave out {name} and it is taken from the "
-                "fit.",
-                stacklevel=2,
-            )
 
 
 class BatchSchedCB(BaseSchedCB):

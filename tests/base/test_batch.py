@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -20,6 +21,7 @@ from minilearn.base.batch import (
     detach,
     map_batch,
     n_batches,
+    n_rows,
     tensors,
     to_cpu,
     to_device,
@@ -266,22 +268,46 @@ def test_detach_cuts_every_tensor_from_its_graph():
     assert detach(plain) is plain and detach(None) is None
 
 
-@pytest.mark.parametrize(
-    ("batch", "size"),
-    [
-        ((torch.ones(4, 2), torch.ones(3)), 4),
-        ({"scale": torch.tensor(1.0), "x": torch.ones(5)}, 5),
-        ({"words": ["a", "b"]}, 2),
-        ((["a", "b", "c"], [1, 2, 3]), 3),
-        (torch.tensor(1.0), 1),
-        (None, 1),
-        (7, 1),
-        ((), 1),
-        (Sample(torch.ones(6), "s"), 6),
-    ],
-)
-def test_the_size_of_a_batch_is_the_length_of_its_first_tensor_with_one(batch, size):
+def images(*sizes):
+    return [torch.ones(3, n, n) for n in sizes]
+
+
+SIZES = {
+    "tensors": ((torch.ones(4, 2), torch.ones(4)), 4),
+    "a scalar beside": ({"scale": torch.tensor(1.0), "x": torch.ones(5)}, 5),
+    "strings": ((["a", "b", "c"], [1, 2, 3]), 3),
+    "a dict with a word": ({"split": "train", "text": ["a"] * 32}, 32),
+    "a dict that begins with a row": ({"at": torch.ones(1, 7), "x": torch.ones(6, 7)}, 6),
+    "a data class": (Sample(torch.ones(6), "s"), 6),
+    "sequences": ((pack_sequence([torch.ones(n, 2) for n in (5, 3)]), torch.ones(2)), 2),
+    "a list of images": ((images(8, 9, 7, 5), torch.ones(4)), 4),
+    "a tuple of images": ((tuple(images(8, 9)), torch.ones(2)), 2),
+    "images and boxes": ((images(8, 9), [{"boxes": torch.ones(3, 4)}] * 2), 2),
+    "two inputs in a list": (([torch.ones(5, 2), torch.ones(5, 3)], torch.ones(5)), 5),
+    "arrays": ((np.ones((4, 2)), np.ones(4)), 4),
+    "ids with offsets": ((torch.ones(9), torch.tensor([0, 4]), torch.ones(2)), None),
+    "a sparse tensor": ((torch.eye(3).to_sparse(), torch.ones(3)), 3),
+    "no targets": ((torch.ones(3, 2),), 3),
+    "an object and targets": ((object(), torch.ones(5)), 5),
+    "inputs and targets that disagree": ((torch.ones(4, 2), torch.ones(3)), None),
+    "two inputs that disagree": ({"x": torch.ones(4, 2), "z": torch.ones(3)}, None),
+    "a scalar": (torch.tensor(1.0), None),
+    "nothing": (None, None),
+    "an object": (object(), None),
+}
+
+
+@pytest.mark.case("F12")
+@pytest.mark.parametrize(("batch", "size"), SIZES.values(), ids=SIZES)
+def test_the_size_of_a_batch_is_what_inputs_and_targets_share(batch, size):
     assert batch_size(batch) == size
+
+
+@pytest.mark.case("F12")
+def test_the_size_follows_the_split_into_inputs_and_targets():
+    batch = torch.ones(9), torch.tensor([0, 4]), torch.ones(2)
+    assert batch_size(batch, lambda b: (b[:2], {}, b[2:])) == 2
+    assert n_rows(batch) == 9
 
 
 def test_a_batch_is_described_in_a_line():

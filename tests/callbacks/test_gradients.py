@@ -1,6 +1,7 @@
 """Gradients before the update: gathered as one large batch gives them, clipped, kept finite."""
 
 import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from minilearn import (
     TrainCB,
     TrainLearner,
 )
+from minilearn.callbacks import gradients
 from minilearn.callbacks.gradients import CLIP, clip_adaptively
 from minilearn.core.callback import Callback
 
@@ -668,7 +670,7 @@ def test_ten_skips_in_a_row_are_too_many_unless_told_otherwise(guard):
         toy_learner([guard, Poison(*range(12))], (batches(12),)).fit(1)
 
 
-GUARDS = [ClipGradCB(0.1), ClipGradCB(max_value=0.01), ClipGradCB(agc=0.01), NonFiniteCB()]
+GUARDS = [ClipGradCB(0.1), ClipGradCB(max_value=0.01), NonFiniteCB()]
 
 
 @pytest.mark.parametrize("guard", GUARDS, ids=repr)
@@ -693,7 +695,6 @@ def with_sparse_grad(indices, values, shape):
     return p
 
 
-@pytest.mark.parametrize("kind", ["max_value", "agc"])
 @pytest.mark.parametrize(
     ("indices", "values", "shape"),
     [
@@ -702,19 +703,19 @@ def with_sparse_grad(indices, values, shape):
         ([[0, 1]], torch.arange(12.0).reshape(2, 2, 3) - 5, (2, 2, 3)),
     ],
 )
-def test_a_sparse_gradient_of_any_shape_is_bounded_as_the_dense_one(kind, indices, values, shape):
+def test_a_sparse_gradient_of_any_shape_is_bounded_as_the_dense_one(indices, values, shape):
     ours, theirs = (with_sparse_grad(indices, values, shape) for _ in range(2))
     theirs.grad = theirs.grad.to_dense()
     before = theirs.grad.clone()
-    norms = [CLIP[kind]([p], 0.3) for p in (ours, theirs)]
+    norms = [CLIP["max_value"]([p], 0.3) for p in (ours, theirs)]
     torch.testing.assert_close(ours.grad.to_dense(), theirs.grad)
     torch.testing.assert_close(*norms)
     assert ours.grad.is_sparse and not torch.equal(before, theirs.grad)
 
 
-def test_a_gradient_that_is_sparse_within_its_rows_is_refused_by_agc_in_words():
+def test_a_sparse_gradient_is_refused_by_agc_in_words():
     p = with_sparse_grad([[0, 1], [2, 3]], torch.tensor([2.0, 3.0]), (3, 4))
-    with pytest.raises(ValueError, match=r"shape \(3, 4\) is sparse within .*use ClipGradCB"):
+    with pytest.raises(ValueError, match="dense gradients; use ClipGradCB"):
         CLIP["agc"]([p], 0.3)
     CLIP["max_value"]([p], 0.3)
     assert p.grad.to_dense().max() == pytest.approx(0.3)
@@ -737,3 +738,81 @@ def test_callbacks_show_their_settings():
     assert repr(cbs) == (
         "[GradAccumCB(4), ClipGradCB(max_norm=1.0), ClipGradCB(agc=0.01), NonFiniteCB('stop')]"
     )
+
+
+# ---- F15: losses that are sums ----
+
+TOTALS = [nn.MSELoss(reduction="sum"), partial(F.mse_loss, reduction="sum")]
+
+
+def check_sums(loss_func, cb):
+    """Accumulated batches of 4, 4, 2 make the update of the batch of 10."""
+    x, y = torch.randn(10, 3), torch.randn(10, 1)
+    ours, theirs = linear(), linear()
+    data = list(zip(x.split(4), y.split(4), strict=True))
+    Learner(ours, (data, None), loss_func, 0.01, [TrainCB(), cb]).fit(1)
+    F.mse_loss(theirs(x), y, reduction="sum").backward()
+    optim.SGD(theirs.parameters(), 0.01).step()
+    assert_close(ours, theirs)
+
+
+@pytest.mark.case("F15")
+@pytest.mark.parametrize("n", [3, 9])
+@pytest.mark.parametrize("loss_func", TOTALS, ids=["module", "partial"])
+def test_accumulated_sums_are_the_sum_of_the_large_batch(loss_func, n):
+    check_sums(loss_func, GradAccumCB(n))
+
+
+@pytest.mark.case("F15")
+def test_the_check_notices_sums_that_are_weighed_as_means(monkeypatch):
+    monkeypatch.setattr(gradients, "adds_up", lambda learn: False)
+    with pytest.raises(AssertionError):
+        check_sums(TOTALS[0], GradAccumCB(3))
+
+
+@pytest.mark.case("F12")
+def test_accumulation_of_unknown_numbers_of_items_asks_for_count():
+    data = [(torch.ones(4, 3), torch.ones(2, 1))] * 2
+    half = lambda p, t: (p.mean() - t.mean()) ** 2  # noqa: E731
+    learn = Learner(linear(), (data, None), half, 0.1, [TrainCB(), GradAccumCB(2)])
+    with pytest.raises(ValueError, match=r"unknown: it is tuple\(Tensor\[4, 3\].*count="):
+        learn.fit(1)
+    Learner(linear(), (data, None), half, 0.1, learn.cbs, count=lambda b: len(b[1])).fit(1)
+
+
+# ---- F16: adaptive clipping leaves the last layer alone ----
+
+
+def check_last_layer(model, data):
+    """All gradients are clipped by the reference, but for those of the last layer."""
+    seen = []
+    spy = At("before_step", lambda learn: seen.append([p.grad.clone() for p in params]), times=9)
+    spy.order = ClipGradCB.order + 1
+    params = list(model.parameters())
+    loss = lambda p, t: F.mse_loss(p, t) * 100  # noqa: E731
+    F.mse_loss(model(data[0]), data[1]).mul(100).backward()
+    theirs = [p.grad.clone() for p in params]
+    by_rows(params[:-2], 0.01)
+    expected = [p.grad.clone() for p in params[:-2]] + theirs[-2:]
+    Learner(model, ([data], None), loss, 0.1, [TrainCB(), ClipGradCB(agc=0.01), spy]).fit(1)
+    for ours, grad in zip(seen[0], expected, strict=True):
+        torch.testing.assert_close(ours, grad)
+
+
+HEADS = {
+    "a layer": lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)),
+    "a head": lambda: nn.Sequential(nn.Linear(3, 4), nn.Sequential(nn.Tanh(), nn.Linear(4, 1))),
+}
+
+
+@pytest.mark.case("F16")
+@pytest.mark.parametrize("make", HEADS.values(), ids=HEADS)
+def test_adaptive_clipping_leaves_the_last_layer_alone(make):
+    check_last_layer(make(), (torch.randn(5, 3), torch.randn(5, 1)))
+
+
+@pytest.mark.case("F16")
+def test_the_check_notices_a_last_layer_that_is_clipped(monkeypatch):
+    monkeypatch.setattr(gradients, "last_layer", lambda model: set())
+    with pytest.raises(AssertionError):
+        check_last_layer(HEADS["a layer"](), (torch.randn(5, 3), torch.randn(5, 1)))

@@ -1,15 +1,19 @@
 """What TrainCB makes of a batch, of what a model returns, and of the gradients."""
 
 import re
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
-from toys import At, toy_learner
+from toys import At, linear, toy_learner
 
+from minilearn import CutMixCB, GradAccumCB, MetricsCB, MixUpCB
+from minilearn.base import batch as batch_module
 from minilearn.callbacks.training import TrainCB, own_loss
-from minilearn.learner import Learner
+from minilearn.learner import Learner, TrainLearner
 
 LOSS, OTHER = torch.tensor(2.0), torch.tensor(3.0)
 
@@ -130,3 +134,105 @@ def test_targets_that_the_loss_needs_and_a_dict_lacks_are_named():
     )
     free.fit(1)
     assert free.steps_done == 1
+
+
+# ---- F18: a third item of a batch ----
+
+
+def weighted_batches(n=3, size=4, classes=4):
+    g = torch.Generator().manual_seed(0)
+    return [
+        (
+            torch.randn(size, 3, generator=g),
+            torch.randint(classes, (size,), generator=g),
+            torch.rand(size, generator=g),
+        )
+        for _ in range(n)
+    ]
+
+
+def check_weighted(loss_func, trainer, batches):
+    """The update is that of each sample's loss times its weight, averaged by hand."""
+    ours, theirs = linear(n_out=4), linear(n_out=4)
+    Learner(ours, (batches, None), loss_func, 0.1, [trainer, MetricsCB(quiet=True)]).fit(1)
+    opt = torch.optim.SGD(theirs.parameters(), 0.1)
+    for x, y, w in (b.values() if isinstance(b, dict) else b for b in batches):
+        (w * -theirs(x).log_softmax(1)[range(len(y)), y]).mean().backward()
+        opt.step()
+        opt.zero_grad()
+    torch.testing.assert_close(ours.weight, theirs.weight)
+
+
+@pytest.mark.case("F18")
+@pytest.mark.parametrize("loss_func", [F.cross_entropy, nn.CrossEntropyLoss()])
+def test_samples_are_weighted_by_position_or_by_key(loss_func):
+    data = weighted_batches()
+    check_weighted(loss_func, TrainCB(sample_weight=2), data)
+    check_weighted(loss_func, TrainCB(sample_weight=-1), data)
+    named = [dict(zip("xyw", batch, strict=True)) for batch in data]
+    check_weighted(loss_func, TrainCB(inputs="x", targets="y", sample_weight="w"), named)
+
+
+@pytest.mark.case("F18")
+def test_the_check_notices_weights_of_samples_that_are_taken_for_weights_of_classes(monkeypatch):
+    monkeypatch.setattr(batch_module, "check_targets", lambda loss_func, targets: None)
+    with pytest.raises(AssertionError):
+        check_weighted(F.cross_entropy, TrainCB(), weighted_batches())
+
+
+@pytest.mark.case("F18")
+@pytest.mark.parametrize("train", [[TrainCB()], [TrainCB(), CutMixCB()], []])
+@pytest.mark.parametrize(
+    "loss_func", [F.cross_entropy, F.nll_loss, partial(F.cross_entropy, label_smoothing=0.1)]
+)
+def test_an_unnamed_third_item_is_no_weight_of_classes(loss_func, train):
+    data = [(torch.randn(4, 1, 3, 1), y, w) for _, y, w in weighted_batches()]
+    model, kind = nn.Sequential(nn.Flatten(), linear(n_out=4)), Learner if train else TrainLearner
+    with pytest.raises(TypeError, match="item 3 of the batch as 'weight'.*sample_weight=2"):
+        kind(model, (data, None), loss_func, 0.1, train).fit(1)
+
+
+@pytest.mark.case("F18")
+def test_third_items_that_are_meant_are_passed_on():
+    seen = []
+
+    def own(preds, targs, weight):
+        seen.append(weight)
+        return F.cross_entropy(preds, targs)
+
+    data = weighted_batches(1)
+    Learner(linear(n_out=4), (data, None), own, 0.1, [TrainCB()]).fit(1)
+    assert seen[0] is data[0][2]
+    for third, loss_func in [
+        (torch.ones(2, 1), F.gaussian_nll_loss),
+        (torch.ones(2, 1), F.binary_cross_entropy_with_logits),
+        (None, F.mse_loss),
+    ]:
+        batch = torch.randn(2, 3), torch.ones(2, 1), third
+        Learner(linear(), ([batch], None), loss_func, 0.1, [TrainCB()]).fit(1)
+
+
+@pytest.mark.case("F18")
+def test_weights_need_a_loss_by_sample_and_one_weight_for_each():
+    data = weighted_batches(1)
+    own = lambda p, t: F.cross_entropy(p, t)  # noqa: E731
+    with pytest.raises(ValueError, match="reduction"):
+        Learner(linear(n_out=4), (data, None), own, 0.1, [TrainCB(sample_weight=2)]).fit(1)
+    short = [(x, y, w[:3]) for x, y, w in data]
+    with pytest.raises(ValueError, match="one weight for each"):
+        learner = Learner(linear(n_out=4), (short, None), F.cross_entropy, 0.1)
+        learner.fit(1, cbs=TrainCB(sample_weight=2))
+    with pytest.raises(KeyError, match="no sample_weight=3"):
+        learner = Learner(linear(n_out=4), (data, None), F.cross_entropy, 0.1)
+        learner.fit(1, cbs=TrainCB(n_inp=1, sample_weight=3))
+
+
+@pytest.mark.case("F18")
+def test_mixed_and_accumulated_batches_keep_their_weights():
+    data = [(torch.randn(4, 1, 3, 1), y, w) for _, y, w in weighted_batches()]
+    for mix in (MixUpCB(), CutMixCB()):
+        model = nn.Sequential(nn.Flatten(), linear(n_out=4))
+        cbs = [TrainCB(sample_weight=2), mix, GradAccumCB(2), MetricsCB(quiet=True)]
+        learn = Learner(model, (data, data), F.cross_entropy, 0.1, cbs)
+        learn.fit(1)
+        assert learn.steps_done == 2 and len(learn.get_preds(with_loss=True)[2]) == 12

@@ -1,6 +1,7 @@
 """Fits that are run on one process and on two, by the same code but for the batch size."""
 
 import os
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -46,7 +47,18 @@ def loaders(kind, n, n_valid, bs):
     return DataLoader(train, bs, shuffle=True), DataLoader(valid, bs)
 
 
-def fit(cbs=(), kind="arrays", n=80, n_valid=11, bs=4, epochs=2, opt=optim.SGD, lr=0.1, **kwargs):
+def fit(
+    cbs=(),
+    kind="arrays",
+    n=80,
+    n_valid=11,
+    bs=4,
+    epochs=2,
+    opt=optim.SGD,
+    lr=0.1,
+    loss=F.cross_entropy,
+    **kwargs,
+):
     """Train on all processes, or on one with the batch of all."""
     world = 2
     set_seed(3)
@@ -55,9 +67,7 @@ def fit(cbs=(), kind="arrays", n=80, n_valid=11, bs=4, epochs=2, opt=optim.SGD, 
     metrics = MetricsCB(accuracy, MulticlassAccuracy(), auc=MulticlassAUROC(num_classes=3))
     dls = loaders(kind, n, n_valid, bs * world if alone() else bs)
     made = [cb() for cb in cbs]
-    learn = Learner(
-        model, dls, F.cross_entropy, lr, cbs=[trainer, metrics, *made], opt_func=opt, **kwargs
-    )
+    learn = Learner(model, dls, loss, lr, cbs=[trainer, metrics, *made], opt_func=opt, **kwargs)
     metrics._log = lambda row: None
     learn.fit(epochs)
     assert learn.model is model and type(learn.model[0].weight) is nn.Parameter
@@ -91,6 +101,8 @@ def accumulate(n):
     return lambda: GradAccumCB(n)
 
 
+TOTAL = partial(F.cross_entropy, reduction="sum")
+
 FITS = {
     "plain": lambda _: fit(),
     "uneven": lambda _: fit(n=83, bs=5),
@@ -99,5 +111,7 @@ FITS = {
     "accumulated": lambda _: fit([accumulate(3)], n=83, bs=3),
     "clipped": lambda _: fit([lambda: ClipGradCB(0.1)], opt=optim.AdamW, lr=0.01),
     "averaged": lambda _: fit([lambda: EMACB(0.8)], n=46),
+    "sums": lambda _: fit(n=83, bs=5, lr=0.01, loss=TOTAL),
+    "accumulated sums": lambda _: fit([accumulate(3)], n=83, bs=3, lr=0.01, loss=TOTAL),
     "stopped": lambda _: fit([lambda: EarlyStopCB(patience=1)], lr=0.5, epochs=9),
 }

@@ -14,12 +14,15 @@ import torcheval.metrics as te
 import torchmetrics as tm
 from sklearn import metrics as sk
 from torch import nn
+from torch.nn.utils.rnn import PackedSequence, pack_sequence, unpack_sequence
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from minilearn import CheckpointCB
+from minilearn.base.batch import tensors
 from minilearn.callbacks.gradients import ClipGradCB, NonFiniteCB
 from minilearn.callbacks.precision import MixedPrecision
 from minilearn.callbacks.training import TrainCB
+from minilearn.core import learner as loop_module
 from minilearn.core.callback import Callback
 from minilearn.core.events import (
     CancelBatchException,
@@ -1046,3 +1049,202 @@ def test_a_copy_taken_in_mid_pass_is_independent():
     early.flush()
     assert early.metrics["MulticlassAccuracy"].num_total == 8
     assert learn.metrics.metrics["MulticlassAccuracy"].num_total == 16
+
+
+# ---- F12, F15: how many items a batch has ----
+
+
+class Pooled(nn.Module):
+    """The mean of each item of a list or a PackedSequence."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        items = unpack_sequence(x) if isinstance(x, PackedSequence) else x
+        return torch.stack([torch.as_tensor(item).float().mean() for item in items]) * self.w
+
+
+def ragged(make, y):
+    """Batches of 3, 3 and 1 items of different sizes."""
+    items = [torch.arange(2.0 + i).repeat(3, 1) for i in range(7)]
+    return [(make(items[i : i + 3]), y[i : i + 3]) for i in (0, 3, 6)]
+
+
+FORMS = {
+    "list": list,
+    "tuple": tuple,
+    "packed": lambda items: pack_sequence([x.T for x in items], enforce_sorted=False),
+}
+
+
+def check_items(make):
+    """Loss and metric are those of all seven items at once."""
+    y = torch.arange(7.0) * 2
+    data, model = ragged(make, y), Pooled()
+    learn = Learner(model, (data, data), F.mse_loss, 0.0, [TrainCB(), Quiet(mse)])
+    res = learn.validate()
+    whole = F.mse_loss(torch.cat([model(x) for x, _ in data]), y).item()
+    assert [res.loss, res["mse"]] == pytest.approx([whole] * 2)
+
+
+@pytest.mark.case("F12")
+@pytest.mark.parametrize("make", FORMS.values(), ids=FORMS)
+def test_items_of_different_sizes_weigh_the_same(make):
+    check_items(make)
+
+
+@pytest.mark.case("F12")
+@pytest.mark.parametrize("make", FORMS.values(), ids=FORMS)
+def test_the_check_notices_a_count_of_rows_of_the_first_tensor(make, monkeypatch):
+    rows = lambda batch, split: next(len(t) for t in tensors(batch))  # noqa: E731
+    monkeypatch.setattr(loop_module, "batch_size", rows)
+    with pytest.raises(AssertionError):
+        check_items(make)
+
+
+def disagreeing(*sizes):
+    return [(torch.randn(2 * n, 1), torch.randn(n, 1)) for n in sizes]
+
+
+def distance(preds, targs):
+    return (preds.mean() - targs.mean()) ** 2
+
+
+@pytest.mark.case("F12")
+def test_equal_batches_of_unknown_numbers_of_items_warn_once():
+    with pytest.warns(UserWarning, match="share no length.*count=") as caught:
+        learn = measure(Quiet(), disagreeing(3, 3, 3), disagreeing(3, 3), distance, n=2)
+    assert len(caught) == 1 and learn.history[0]["train_loss"] > 0
+
+
+@pytest.mark.case("F12")
+@pytest.mark.filterwarnings("ignore:the number of items")
+def test_unequal_batches_of_unknown_numbers_of_items_ask_for_count():
+    with pytest.raises(ValueError, match="count="):
+        measure(Quiet(), disagreeing(3, 3, 2), loss=distance)
+    half = [(torch.randn(4, 1), torch.randn(4, 1)), *disagreeing(3)]
+    with pytest.raises(ValueError, match="count="):
+        measure(Quiet(), half, loss=distance)
+    measure(Quiet(), disagreeing(3, 3, 2), loss=distance, count=lambda batch: len(batch[1]))
+
+
+def check_total(loss, **kwargs):
+    """The loss shown of a sum is the mean over the items."""
+    x, y = torch.randn(10, 1), torch.randn(10, 1)
+    learn = measure(Quiet(), cut(4, x, y), cut(4, x, y), loss, **kwargs)
+    shown = learn.history[0]["train_loss"], learn.history[0]["valid_loss"]
+    assert shown == pytest.approx([F.mse_loss(x, y).item()] * 2)
+
+
+@pytest.mark.case("F15")
+@pytest.mark.parametrize(
+    "loss", [nn.MSELoss(reduction="sum"), partial(F.mse_loss, reduction="sum"), F.mse_loss]
+)
+def test_the_loss_shown_is_a_mean_over_items_whatever_its_reduction(loss):
+    check_total(loss)
+
+
+@pytest.mark.case("F15")
+def test_the_check_notices_a_loss_that_is_shown_as_sums(monkeypatch):
+    monkeypatch.setattr(mean_module, "adds_up", lambda learn: False)
+    with pytest.raises(AssertionError):
+        check_total(nn.MSELoss(reduction="sum"))
+
+
+@pytest.mark.case("F15")
+def test_a_get_loss_of_ones_own_is_left_alone():
+    class Own(TrainCB):
+        def get_loss(self, learn):
+            learn.loss = learn.loss_func(learn.preds, learn.batch[1]) / len(learn.batch[1])
+
+    x, y = torch.randn(10, 1), torch.randn(10, 1)
+    total = nn.MSELoss(reduction="sum")
+    learn = Learner(AsIs(), (cut(4, x, y), None), total, 0.0, [Own(), Quiet()])
+    learn.fit(1)
+    assert learn.history[0]["train_loss"] == pytest.approx(F.mse_loss(x, y).item())
+
+
+# ---- F21: functions that are no means over items ----
+
+
+def own_rmse(preds, targs):
+    return (preds - targs).square().mean().sqrt()
+
+
+def own_f1(preds, targs):
+    return sk.f1_score(targs > 0, preds > 0)
+
+
+def own_total(preds, targs):
+    return (preds - targs).abs().sum()
+
+
+def by_column(preds, targs):
+    return (preds - targs).abs().mean(0)
+
+
+def count_no_mean_warnings(metric, n=3, sizes=(4, 4, 2), **kwargs):
+    """Return how many warnings a fit with a metric gives."""
+    torch.manual_seed(0)
+    x, y = torch.randn(sum(sizes), 2), torch.randn(sum(sizes), 2)
+    data = list(zip(x.split(sizes), y.split(sizes), strict=True))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        measure(Quiet(m=metric), data, data, F.mse_loss, n=n, **kwargs)
+    return sum("the metric m is no mean over items" in str(w.message) for w in caught)
+
+
+@pytest.mark.case("F21")
+@pytest.mark.parametrize("metric", [own_rmse, own_total, partial(torch.dist, p=2)])
+def test_a_function_that_is_no_mean_over_items_warns_once(metric):
+    assert count_no_mean_warnings(metric) == 1
+    assert count_no_mean_warnings(metric, sizes=(4,)) == 0
+
+
+@pytest.mark.case("F21")
+@pytest.mark.parametrize(
+    "metric", [F.l1_loss, F.mse_loss, by_column, rmse, skm(sk.mean_squared_error)]
+)
+def test_means_and_declared_metrics_are_silent(metric):
+    assert count_no_mean_warnings(metric) == 0
+    assert count_no_mean_warnings(metric, sizes=(1, 5, 3), count=lambda b: len(b[0])) == 0
+
+
+@pytest.mark.case("F21")
+def test_the_check_notices_nothing_where_no_batches_are_joined(monkeypatch):
+    monkeypatch.setattr(mean_module.MeanCheck, "copied", lambda self, preds, targs: None)
+    with pytest.raises(AssertionError):
+        assert count_no_mean_warnings(own_rmse) == 1
+
+
+class Fussy:
+    """Draws, prints, counts its calls, changes its arguments, and takes no more than 4 items."""
+
+    def __init__(self, most=99):
+        self.most, self.calls = most, 0
+
+    def __call__(self, preds, targs):
+        self.calls += 1
+        print("called")
+        if len(preds) > self.most:
+            raise RuntimeError("too many")
+        noise = torch.rand(())
+        return preds.sub_(targs).abs_().mean() + noise
+
+
+@pytest.mark.case("F21")
+@pytest.mark.parametrize("most", [4, 99])
+def test_the_comparison_leaves_no_trace(most, capsys):
+    metric, data = Fussy(most), [(torch.ones(4, 2), torch.zeros(4, 2)) for _ in range(3)]
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        learn = measure(Quiet(m=metric), data, None, F.mse_loss)
+    after = torch.rand(())
+    torch.manual_seed(0)
+    draws = [torch.rand(()) for _ in range(4)]
+    assert metric.calls == 3 and capsys.readouterr().out.count("called") == 3
+    assert learn.history[0]["train_m"] == pytest.approx(1 + sum(draws[:3]).item() / 3)
+    assert after == draws[3]

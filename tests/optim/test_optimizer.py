@@ -3,6 +3,7 @@
 import sys
 import types
 import warnings
+from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn, optim
+from torch.nn.utils.parametrizations import spectral_norm
 from toys import At, assert_same_weights, batches, linear, toy_dls, toy_learner, train_by_hand
 
 from minilearn import (
@@ -25,6 +27,8 @@ from minilearn import (
     param_groups,
     resnet,
 )
+from minilearn.optim import freeze as freeze_module
+from minilearn.optim import optimizer as optimizer_module
 from minilearn.optim.optimizer import OptFunc, layer_groups
 
 
@@ -637,3 +641,231 @@ def test_a_rate_that_cannot_be_handed_on_is_an_error():
     learn.fit(1)
     with pytest.raises(ValueError, match="kept from before"):
         learn.fit(1, lr=0.1)
+
+
+# ---- F17: what a name brings ----
+
+
+class Lars(optim.SGD):
+    """Stands for an optimizer of timm."""
+
+    def __init__(self, params, lr, weight_decay=0.1, trust_clip=False, **kwargs):
+        super().__init__(params, lr, weight_decay=weight_decay, **kwargs)
+        self.trust_clip = trust_clip
+
+
+@dataclass(frozen=True)
+class OptimInfo:
+    """As timm's registry has it."""
+
+    opt_class: type
+    has_momentum: bool = False
+    defaults: dict | None = None
+
+
+TIMMS = {
+    "lars": OptimInfo(Lars, True),
+    "nlarc": OptimInfo(Lars, True, {"nesterov": True, "trust_clip": True}),
+    "lamb": OptimInfo(optim.Adam),
+}
+
+
+def by_timm(params, name, lr, weight_decay=0.0, momentum=0.9, **kwargs):
+    """The part of timm's `create_optimizer` that chooses options."""
+    info = TIMMS[name]
+    args = {"weight_decay": weight_decay, **kwargs, **(info.defaults or {})}
+    if info.has_momentum:
+        args.setdefault("momentum", momentum)
+    return info.opt_class(params, lr=lr, **args)
+
+
+@pytest.fixture
+def timms(monkeypatch):
+    timm = types.ModuleType("timm.optim")
+    timm.list_optimizers = lambda: list(TIMMS)
+    timm.get_optimizer_info = TIMMS.__getitem__
+
+    def get_optimizer_class(name):
+        info = TIMMS[name]
+        return partial(info.opt_class, **info.defaults) if info.defaults else info.opt_class
+
+    timm.get_optimizer_class = get_optimizer_class
+    monkeypatch.setitem(sys.modules, "timm", types.ModuleType("timm"))
+    monkeypatch.setitem(sys.modules, "timm.optim", timm)
+    return timm
+
+
+def check_name(name, **kwargs):
+    ours = optimizer(name, **kwargs)(linear(), 0.1)
+    theirs = by_timm(linear().parameters(), name, 0.1, **kwargs)
+    assert ours.defaults == theirs.defaults
+    assert getattr(ours, "trust_clip", None) == getattr(theirs, "trust_clip", None)
+
+
+@pytest.mark.case("F17")
+@pytest.mark.parametrize("name", TIMMS)
+def test_a_name_of_timm_brings_what_its_factory_brings(name, timms):
+    check_name(name)
+    assert optimizer(name).__name__ == TIMMS[name].opt_class.__name__
+
+
+@pytest.mark.case("F17")
+def test_arguments_win_over_what_a_name_brings(timms):
+    assert optimizer("lars", momentum=0.5)(linear(), 0.1).defaults["momentum"] == 0.5
+    groups = optimizer("lars", wd=0.2)(linear(), 0.1).param_groups
+    assert sorted(g["weight_decay"] for g in groups) == [0.0, 0.2]
+    assert optimizer("momentum", momentum=0.5)(linear(), 0.1).defaults["momentum"] == 0.5
+
+
+@pytest.mark.case("F17")
+def test_the_check_notices_a_class_without_its_momentum(timms, monkeypatch):
+    monkeypatch.setattr(
+        optimizer_module, "_of_timm", lambda timms, name: (TIMMS[name].opt_class, {})
+    )
+    with pytest.raises(AssertionError):
+        check_name("lars")
+
+
+@pytest.mark.case("F17")
+@pytest.mark.parametrize(
+    ("name", "nesterov"), [("momentum", False), ("nesterov", True), ("rmsprop", None)]
+)
+def test_torchs_names_that_promise_a_momentum_have_one(name, nesterov):
+    defaults = toy_fit_defaults(name)
+    assert defaults["momentum"] == 0.9 and defaults.get("nesterov") == nesterov
+    assert toy_fit_defaults("sgd")["momentum"] == 0
+
+
+def toy_fit_defaults(name):
+    learn = toy_learner(opt_func=name)
+    learn.fit(1)
+    return learn.opt.defaults
+
+
+# ---- F20: the rate of an optimizer that is kept ----
+
+
+def used(learn, *fits, **kwargs):
+    """Return the rate of the first update of each fit; a number sets `learn.lr` before it."""
+    rates = []
+    for lr in fits:
+        if lr is not None:
+            learn.lr = lr
+        note = At("before_step", lambda learn: rates.append(learn.opt.param_groups[0]["lr"]))
+        learn.fit(1, cbs=note, **kwargs)
+    return rates
+
+
+def ready(**kwargs):
+    model = linear()
+    return toy_learner(model=model, opt=optim.SGD(model.parameters(), 0.5), **kwargs)
+
+
+@pytest.mark.case("F20")
+def test_a_ready_optimizer_takes_the_rate_that_the_learner_is_given():
+    assert used(ready(), None, 0.04, None) == [0.5, 0.04, 0.04]
+    assert used(ready(lr=0.1), None) == [0.1]
+    assert used(ready(lr=None), None) == [0.5]
+
+
+@pytest.mark.case("F20")
+def test_a_kept_optimizer_takes_the_rate_that_the_learner_is_given():
+    assert used(toy_learner(lr=0.3), None, None, 0.2, reset_opt=False) == [0.3, 0.3, 0.2]
+
+
+@pytest.mark.case("F20")
+def test_a_rate_set_in_the_optimizer_itself_stays():
+    learn = ready()
+    assert used(learn, 0.04) == [0.04]
+    learn.opt.param_groups[0]["lr"] = 0.01
+    assert used(learn, None) == [0.01]
+    learn.fit(1, lr=0.7)
+    assert used(learn, None) == [0.7]
+
+
+@pytest.mark.case("F20")
+def test_the_check_notices_a_rate_that_is_passed_over(monkeypatch):
+    monkeypatch.setattr(Learner, "_set_lr", lambda self, lr: None)
+    with pytest.raises(AssertionError):
+        assert used(ready(), 0.04) == [0.04]
+
+
+# ---- F19: frozen parts do not move ----
+
+
+def body(middle):
+    return nn.Sequential(nn.Linear(3, 4), middle, nn.ReLU(), nn.Linear(4, 1))
+
+
+BODIES = {
+    "batch norm": lambda: body(nn.BatchNorm1d(4)),
+    "without weights": lambda: body(nn.BatchNorm1d(4, affine=False)),
+    "without weights, first": lambda: nn.Sequential(
+        nn.BatchNorm1d(3, affine=False), *body(nn.ReLU())
+    ),
+    "without weights, in a block": lambda: nn.Sequential(
+        nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, affine=False)), nn.Linear(4, 1)
+    ),
+    "instance norm": lambda: nn.Sequential(
+        nn.Unflatten(1, (1, 3)),
+        nn.Conv1d(1, 2, 1),
+        nn.InstanceNorm1d(2, track_running_stats=True),
+        nn.Flatten(),
+        nn.Linear(6, 1),
+    ),
+    "spectral norm": lambda: body(spectral_norm(nn.Linear(4, 4))),
+    "spectral norm of old": lambda: body(nn.utils.spectral_norm(nn.Linear(4, 4))),
+}
+
+
+def check_still(model, freeze):
+    """Nothing but the last layer moves."""
+    learn = toy_learner(model=model, dls=(batches(4), batches(1)), opt_func=optim.AdamW)
+    freeze(learn)
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    learn.fit(2)
+    moved = {k for k, v in model.state_dict().items() if not torch.equal(v, before[k])}
+    assert moved == {k for k in before if k.startswith(f"{len(model) - 1}.")}
+
+
+@pytest.mark.case("F19")
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("make", BODIES.values(), ids=BODIES)
+def test_a_frozen_body_moves_no_weight_and_no_buffer(make):
+    check_still(make(), lambda learn: learn.freeze())
+
+
+@pytest.mark.case("F19")
+def test_a_layer_that_has_only_buffers_is_frozen_by_its_name():
+    model = body(nn.BatchNorm1d(4, affine=False))
+    check_still(model, lambda learn: learn.freeze("0", "1"))
+    learn = toy_learner(model=model)
+    learn.unfreeze()
+    learn.freeze("1")
+    learn.freeze("3.bias")
+    before = model[1].running_mean.clone()
+    learn.fit(1)
+    assert torch.equal(model[1].running_mean, before)
+    learn.unfreeze("1")
+    learn.fit(1)
+    assert not torch.equal(model[1].running_mean, before)
+    with pytest.raises(ValueError, match="named like '2'"):
+        learn.freeze("2")
+
+
+@pytest.mark.case("F19")
+def test_a_norm_without_weights_in_a_head_that_learns_goes_on():
+    head = nn.Sequential(nn.BatchNorm1d(4, affine=False), nn.Linear(4, 1))
+    model = nn.Sequential(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, affine=False)), head)
+    learn = toy_learner(model=model)
+    learn.freeze("0")
+    learn.fit(1)
+    assert not head[0].running_mean.eq(0).all() and model[0][1].running_mean.eq(0).all()
+
+
+@pytest.mark.case("F19")
+def test_the_check_notices_statistics_that_move(monkeypatch):
+    monkeypatch.setattr(freeze_module, "hold_frozen", lambda *args: None)
+    for make in (BODIES["without weights"], BODIES["spectral norm"]):
+        with pytest.raises(AssertionError):
+            check_still(make(), lambda learn: learn.freeze())

@@ -86,8 +86,7 @@ def test_a_default_of_ones_own_factory_is_kept():
     def own(opt, T_max=50):  # noqa: N803
         return lr_scheduler.CosineAnnealingLR(opt, T_max)
 
-    with pytest.warns(UserWarning, match="T_max=50, and this fit makes 20"):
-        learn, _ = fit(BatchSchedCB(own), n_epochs=2)
+    learn, _ = fit(BatchSchedCB(own), n_epochs=2)
     assert learn.find(BatchSchedCB).schedo.T_max == 50
 
 
@@ -421,19 +420,6 @@ def test_the_check_notices_an_early_check_that_ends_the_fit():
 
     with pytest.raises(AssertionError):
         check_parts(two_parts, cb=Zips, n_epochs=2)
-
-
-@pytest.mark.parametrize(
-    ("sched", "says"),
-    [
-        (partial(lr_scheduler.CosineAnnealingLR, T_max=5), "T_max=5.*20 updates.*rises again"),
-        (partial(lr_scheduler.CosineAnnealingLR, T_max=50), "T_max=50.*20.*not reach its end"),
-        (partial(lr_scheduler.PolynomialLR, total_iters=5), "total_iters=5.*20.*last value"),
-    ],
-)
-def test_a_length_that_is_off_is_named(sched, says):
-    with pytest.warns(UserWarning, match=says):
-        fit(BatchSchedCB(sched), n_epochs=2)
 
 
 @pytest.mark.parametrize("sched", [partial(lr_scheduler.OneCycleLR, max_lr=0.5), flat_cos])
