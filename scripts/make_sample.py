@@ -1,8 +1,8 @@
 """Make the Fashion-MNIST sample that ships in the package from the original files.
 
 Run `python scripts/make_sample.py` where Debian's package `dataset-fashion-mnist` is installed, or
-give the folder that holds the four original files. The first 1,000 training and 200 test pictures
-of each class are taken, in their original order, so the same files always give the same sample.
+give the folder that holds the four original files. The first 1,000 training and 200 test images
+of each class are used, in their original order, so the same files always give the same sample.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PER_CLASS = {"train": 1000, "test": 200}
 
 
 def chosen(labels: np.ndarray, per_class: int) -> np.ndarray:
-    """Return the sorted positions of the first `per_class` pictures of each class."""
+    """Return the sorted positions of the first `per_class` images of each class."""
     firsts = [np.flatnonzero(labels == k)[:per_class] for k in range(len(CLASSES))]
     return np.sort(np.concatenate(firsts))
 
@@ -33,7 +33,7 @@ def main(folder: Path = DEBIAN) -> None:
         path = SAMPLE / f"{split}.parquet"
         table = as_table(images[rows], labels[rows], level=9).replace_schema_metadata(None)
         pq.write_table(table, path, compression="zstd", compression_level=19)
-        print(f"{path}: {len(rows):,} pictures, {path.stat().st_size:,} bytes")
+        print(f"{path}: {len(rows):,} images, {path.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ def site_page(path: str) -> str | None:
 def site_links(text: str, folder: str = "") -> str:
     """Return a page of the repository with its links turned into those of the site.
 
-    A link to a file that is not on the site becomes plain text; one to a file that is not there at
-    all stays, so that a strict build fails.
+    A link to a file that is not on the site becomes text; a link to a file that does not exist
+    stays, so that a strict build fails.
 
     Args:
         text: Markdown.
