@@ -120,7 +120,7 @@ def test_a_schedule_that_steps_once_a_process_would_be_seen(both):
 
 
 def check_orders(passes):
-    """Each pass has all samples once over both processes, in an order of its own."""
+    """Each epoch has all samples once over both processes, in an order of its own."""
     first, second = passes
     rows = [
         [sum(group, []) for group in zip(ours, theirs, strict=True)]
@@ -182,7 +182,7 @@ def test_streams_end_with_the_shortest(both):
 def test_noise_differs_and_weights_begin_equal(run, both):
     assert same(both[0]["odd"], both[1]["odd"])
     assert not same(both[0]["noise"], both[1]["noise"])
-    # three models are made behind fits, where the noise differs; the first process says so
+    # three models are made after fits, where the noise differs; the first process says so
     assert run.stderr.count("UserWarning: the processes made different weights") == 3
 
 

@@ -115,7 +115,7 @@ def test_without_a_timer_nothing_is_measured(monkeypatch):
     assert "timings" not in dict(inspect.getmembers(learn))
 
 
-def test_errors_and_cancels_pass_through_and_name_their_place():
+def test_errors_and_cancels_pass_through_and_name_their_callback():
     learn = toy_learner([At("after_loss", ValueError("bad")), TimerCB()])
     with pytest.raises(ValueError, match="bad") as error:
         learn.fit(1)
@@ -128,14 +128,14 @@ def test_errors_and_cancels_pass_through_and_name_their_place():
     assert ("At", "after_loss") in {(row["who"], row["what"]) for row in learn.timings}
 
 
-def test_callbacks_that_come_later_are_timed_from_the_next_pass_on(monkeypatch):
+def test_callbacks_that_come_later_are_timed_from_the_next_epoch_on(monkeypatch):
     clock = Clock(monkeypatch)
     slow, _ = slow_callbacks(clock)
     add = At("after_batch", lambda learn: learn.add_cb(slow))
     learn = toy_learner([add, TimerCB()])
     learn.fit(2, valid=False)
     rows = {(row["who"], row["what"]): row for row in learn.timings}
-    assert rows["Slow", "after_batch"]["calls"] == 2  # of the second pass
+    assert rows["Slow", "after_batch"]["calls"] == 2  # of the second epoch
     assert rows["TrainCB", "step"]["calls"] == 3  # but one of the first
 
 

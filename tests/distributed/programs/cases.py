@@ -53,7 +53,7 @@ class Do(Callback):
 
 
 class Seen(Callback):
-    """Notes which samples each training pass had, and how many updates were made."""
+    """Notes which samples each training epoch had, and how many updates were made."""
 
     def __init__(self):
         self.passes, self.ended, self.lrs = [], None, []
@@ -245,7 +245,7 @@ except RuntimeError as e:
 learn.cbs[0] = AccelerateCB(find_unused_parameters=True)
 learn.fit(1)
 
-# batch norm: statistics of the first process for all, at the end of each pass
+# batch norm: statistics of the first process for all, at the end of each epoch
 bn = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
 learn, _ = learner(arrays(16), model=bn)
 learn.fit(1, cbs=Do("before_batch", CancelBatchException, 1, lambda learn: learn.iter == 1))
@@ -253,7 +253,7 @@ FOUND["buffers"] = [b.clone() for b in bn.buffers()]
 FOUND["wrapped"] = learn.model is bn and not set(vars(bn)) - set(vars(nn.Sequential()))
 
 
-# a pass that one process starts alone is an error that says so
+# an epoch that one process starts alone is an error that says so
 def alone(learn):
     learn.validate()
 
