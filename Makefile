@@ -24,7 +24,7 @@ $(STAMP): settings.ini constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e ".[dev]"
 	@touch $@
 
-# What only some tasks need comes with them: the extras `docs`, `mutants` and `ui` of settings.ini.
+# What only some tasks need is installed with them: the extras `docs`, `mutants` and `ui` of settings.ini.
 $(VENV)/.extra-%: $(STAMP)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e ".[$*]"
 	@touch $@
@@ -32,20 +32,20 @@ $(VENV)/.extra-%: $(STAMP)
 train: $(STAMP) ## train on the Fashion-MNIST sample; results go to runs/
 	@$(BIN)/minilearn train $(ARGS)
 
-train-2: $(STAMP) ## the same on two processes, which share the data
+train-2: $(STAMP) ## the same on two processes, each with its shard of the data
 	@OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node 2 -m minilearn train --out runs/two_$$(date +%Y-%m-%d_%H-%M-%S) $(ARGS)
 
 test: $(STAMP) ## the whole test suite
 	@$(BIN)/python -m pytest -n 2 $(ARGS)
 
-torture: $(STAMP) ## kill N runs and compare their resumes; then MINUTES of random fits: does anything grow?
+torture: $(STAMP) ## kill N runs and compare their resumes; then MINUTES of random fits: does memory grow?
 	@$(BIN)/python tests/resumable.py $(N)
 	@$(BIN)/python tests/soak.py $(MINUTES)
 
 coverage: $(STAMP) ## the test suite with branch coverage of the package; takes long
 	@$(BIN)/python -m pytest --cov=minilearn --cov-branch --cov-report=term-missing:skip-covered $(ARGS)
 
-mutants: $(VENV)/.extra-mutants ## change the package in SAMPLE places a module (0: all), by SEED; see what no test notices
+mutants: $(VENV)/.extra-mutants ## make SAMPLE small changes a module (0: all), by SEED; see which no test notices
 	@SAMPLE=$(SAMPLE) SEED=$(SEED) MODULES="$(MODULES)" $(BIN)/python scripts/mutants.py
 
 check: lint types lines test nbs docs ## everything that can be checked, one after the other
@@ -71,7 +71,7 @@ nbs: $(STAMP) ## run every notebook; an error in a cell fails
 docs: $(VENV)/.extra-docs ## build the reference site into site/; a dead link or a missing docstring fails
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-ui: $(VENV)/.extra-ui ## look at a fit in JupyterLab with a browser; pictures go to build/screenshots/
+ui: $(VENV)/.extra-ui ## check a fit in JupyterLab with a browser; screenshots go to build/screenshots/
 	@$(BIN)/python -m pytest tests/progress/test_notebook_ui.py $(ARGS)
 
 bench: $(STAMP) ## run every benchmark; each prints its figures

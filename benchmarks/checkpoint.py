@@ -1,6 +1,6 @@
-"""What a checkpoint costs: the time that the training waits, and the whole write beside torch.save.
+"""What a checkpoint costs: how long the training waits, and the write compared with torch.save.
 
-A model of 25 million float32 numbers with AdamW (300 MB a checkpoint); `--big` takes 100 million.
+A model of 25 million float32 parameters with AdamW (300 MB a checkpoint); `--big` has 100 million.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def timed(f, repeats=3):
 
 
 def synced(state, path):
-    """What one would write by hand to be sure that the file is on the disk."""
+    """Write as one would by hand to be sure that the file is on the disk."""
     with path.open("wb") as file:
         torch.save(state, file)
         file.flush()
@@ -40,30 +40,30 @@ def synced(state, path):
 def make(layers, folder):
     model = nn.Sequential(*(nn.Linear(1000, 1000) for _ in range(layers)))
     data = [(torch.randn(2, 1000), torch.randn(2, 1000)) for _ in range(8)]
-    saver = CheckpointCB(folder, every=(4, "step"), keep=1, signals=())
-    return Learner(model, (data,), cbs=[TrainCB(), saver], opt_func=torch.optim.AdamW, lr=1e-3)
+    cb = CheckpointCB(folder, every=(4, "step"), keep=1, signals=())
+    return Learner(model, (data,), cbs=[TrainCB(), cb], opt_func=torch.optim.AdamW, lr=1e-3)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--big", action="store_true", help="100 million numbers, 1.2 GB a file")
+    parser.add_argument("--big", action="store_true", help="100 million parameters, 1.2 GB a file")
     layers = 100 if parser.parse_args().big else 25
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         learn = make(layers, folder / "run")
         learn.fit(1)
-        saver, waits = learn.find(CheckpointCB), []
-        real = saver._save
+        cb, waits = learn.find(CheckpointCB), []
+        real = cb._save
 
         def noted(*args):
-            saver._writer.join()  # what is measured is the copy, not the file before
+            cb._writer.join()  # what is measured is the copy, not the file before
             start = time.perf_counter()
             real(*args)
             waits.append(time.perf_counter() - start)
 
-        saver._save = noted
+        cb._save = noted
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the folder is in use, by this very program
+            warnings.simplefilter("ignore")  # the folder is in use, by this program
             learn.fit(1)
         state = capture(learn)
         by_hand = {"model": learn.model.state_dict(), "optimizer": learn.opt.state_dict()}

@@ -1,9 +1,9 @@
-"""What processes tell each other: bytes an update and a pass, counted where they are sent.
+"""What processes exchange: bytes for an update and for a round, counted as they are sent.
 
     python benchmarks/distributed.py
 
-Each number of processes is a run of torchrun on this machine (gloo). Two kinds are counted apart:
-gradients, which go between the devices, and what the Learner says over the CPU beside them.
+Each number of processes is a run of torchrun on this machine (gloo). Two kinds are counted
+separately: gradients, which go between the devices, and what the Learner exchanges over the CPU.
 """
 
 import json
@@ -16,7 +16,7 @@ UPDATES = 20
 
 
 def count() -> None:
-    """Train in this process, counting; the first process prints what it found."""
+    """Train in this process and count; rank 0 prints the counts."""
     import torch
     import torch.distributed as dist
     import torch.nn.functional as F
@@ -33,14 +33,14 @@ def count() -> None:
     )
     from minilearn.distributed.sync import Processes
 
-    told = {"calls": 0, "bytes": 0}
+    sent = {"calls": 0, "bytes": 0}
 
     def all_gather(self: Processes, mine: torch.Tensor) -> list[torch.Tensor]:
-        told["calls"] += 1
-        told["bytes"] += mine.nbytes
-        return plain(self, mine)
+        sent["calls"] += 1
+        sent["bytes"] += mine.nbytes
+        return original(self, mine)
 
-    plain, Processes._all_gather = Processes._all_gather, all_gather
+    original, Processes._all_gather = Processes._all_gather, all_gather
     gradients = [0]
 
     def hook(state: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -55,11 +55,11 @@ def count() -> None:
         def before_batch(self, learn: Learner) -> None:
             if learn.training and learn.iter == 0:
                 learn.model.register_comm_hook(None, hook)
-                self.before = dict(told)
+                self.before = dict(sent)
 
         def after_batch(self, learn: Learner) -> None:
             if learn.training and learn.iter == UPDATES - 1:
-                self.in_batches = {k: told[k] - self.before[k] for k in told}
+                self.in_batches = {k: sent[k] - self.before[k] for k in sent}
 
     torch.manual_seed(0)
     layers = [m for a, b in zip(NET, NET[1:], strict=False) for m in (nn.Linear(a, b), nn.ReLU())]
@@ -72,21 +72,21 @@ def count() -> None:
     learn.cbs += [AccelerateCB(), metrics, counter]
     learn.fit(1)
     if dist.get_rank() == 0:
-        per_pass = {k: told[k] - counter.in_batches[k] for k in told}
+        besides = {k: sent[k] - counter.in_batches[k] for k in sent}
         print(
             json.dumps(
                 {
                     "weights": sum(p.numel() for p in learn.model.parameters()),
                     "gradients": gradients[0] / UPDATES,
-                    "words": {k: v / UPDATES for k, v in counter.in_batches.items()},
-                    "per_round": per_pass,
+                    "cpu": {k: v / UPDATES for k, v in counter.in_batches.items()},
+                    "per_round": besides,
                 }
             )
         )
 
 
 def measure(n: int) -> dict:
-    """Return what `n` processes count."""
+    """Return the counts of `n` processes."""
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     env = os.environ | {"OMP_NUM_THREADS": "1", "MINILEARN_DEVICE": "cpu"}
     out = subprocess.run(
@@ -100,21 +100,21 @@ def measure(n: int) -> dict:
 
 
 def ring(payload: float, n: int) -> float:
-    """Return the bytes that a process sends when `n` add up a payload around a ring."""
+    """Return the bytes that a process sends in a ring all-reduce of a payload among `n`."""
     return 2 * (n - 1) / n * payload
 
 
 def main() -> None:
-    """Measure at 2 and 4 processes, and say what follows for 64."""
+    """Measure with 2 and 4 processes, and print what follows for 64."""
     for n in (2, 4):
         found = measure(n)
-        gradients, words, per_round = found["gradients"], found["words"], found["per_round"]
+        gradients, cpu, per_round = found["gradients"], found["cpu"], found["per_round"]
         print(f"{n} processes, {found['weights']:,} weights:")
         print(f"  an update: gradients {gradients:,.0f} bytes, sent {ring(gradients, n):,.0f};")
-        print(f"    beside them {words['bytes']:.0f} bytes in {words['calls']:.1f} exchanges")
-        print(f"  a round besides: {per_round['bytes']:,} bytes in {per_round['calls']} exchanges")
+        print(f"    and over the CPU {cpu['bytes']:.0f} bytes in {cpu['calls']:.1f} exchanges")
+        print(f"  a round more: {per_round['bytes']:,} bytes in {per_round['calls']} exchanges")
     print(f"64 processes: {ring(gradients, 64):,.0f} bytes of gradients sent an update")
-    print(f"  beside them {words['bytes']:.0f} bytes said and {63 * words['bytes']:,.0f} heard")
+    print(f"  and over the CPU {cpu['bytes']:.0f} sent and {63 * cpu['bytes']:,.0f} received")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One epoch on all of Fashion-MNIST with the course's small CNN, over slicing by hand.
+"""One epoch on all of Fashion-MNIST with the course's small CNN, compared with slicing by hand.
 
     python benchmarks/epoch.py [rounds]
 
@@ -24,7 +24,7 @@ def small_cnn() -> nn.Module:
 
 
 def by_hand(train: list, valid: list) -> None:
-    """An epoch over iterables of batches, with the sums of the losses that everybody keeps."""
+    """An epoch over iterables of batches, with the running mean of the loss."""
     model = small_cnn()
     opt = torch.optim.SGD(model.parameters(), 0.1)
     model.train()
@@ -62,7 +62,7 @@ def main() -> None:
     dd = fashion_mnist(full=True)
     start = time.perf_counter()
     DataLoaders.from_dd(dd, 1024)
-    report("decode 70,000 pictures once", s=time.perf_counter() - start)
+    report("decode 70,000 images once", s=time.perf_counter() - start)
     for bs in (1024, 64):
         compare_paths(DataLoaders.from_dd(dd, bs), bs, rounds)
 

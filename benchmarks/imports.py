@@ -1,4 +1,4 @@
-"""What importing costs over torch: seconds and resident memory, in fresh processes, in turn.
+"""What importing costs more than torch: seconds and resident memory, in fresh processes, in turn.
 
 python benchmarks/imports.py
 
@@ -36,7 +36,8 @@ def measure(statement: str, rounds: int = 11) -> tuple[float, float]:
 
 
 def main() -> None:
-    package = importlib.util.find_spec("minilearn")  # unread: a process hands its peak memory on
+    # not imported here, since a child process inherits the peak memory
+    package = importlib.util.find_spec("minilearn")
     compileall.compile_dir(package.submodule_search_locations[0], quiet=1)
     usual = "from minilearn import Learner, MetricsCB, ProgressCB, TrainCB"
     for statement in ("import minilearn", usual, "from minilearn.all import *"):

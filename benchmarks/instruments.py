@@ -1,11 +1,11 @@
-"""What each sink and instrument costs: a small CNN's training with it over the same without.
+"""What each logger and instrument costs: the training of a small CNN with it and without.
 
     python benchmarks/instruments.py [rounds [names…]]
 
-MNIST-sized random pictures in memory, one thread; 100 updates of 64, for hooks 8 of 1024, the
-course's batches. `LogCB(every=50)` is held to 2%, `ActivationStats` on every convolution to 8%.
-What a library takes to start and end (a database, a server's process) is in the figures of MLflow
-and W&B.
+MNIST-sized random images in memory, one thread; 100 updates of 64, for hooks 8 of 1024, the
+course's batches. The aims are 2% for `LogCB(every=50)`, 8% for `ActivationStats` on every
+convolution. The figures of MLflow and W&B include what the library needs to start and end (a
+database, a server's process).
 """
 
 import io
@@ -82,7 +82,7 @@ def fit(data: list, *cbs: Callback) -> None:
         learn.fit(1)
 
 
-def pictures(updates: int, bs: int) -> list:
+def images(updates: int, bs: int) -> list:
     torch.manual_seed(0)
     return [(torch.randn(bs, 1, 28, 28), torch.randint(0, 10, (bs,))) for _ in range(updates)]
 
@@ -94,7 +94,7 @@ def price(name: str, make: Callable[[], Callback], data: list, rounds: int) -> f
 def main() -> None:
     torch.set_num_threads(1)
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    small, large = pictures(*SMALL), pictures(*LARGE)
+    small, large = images(*SMALL), images(*LARGE)
     with tempfile.TemporaryDirectory() as folder:
         ratios = {
             name: price(name, make, large if name in HOOKS else small, rounds)

@@ -1,8 +1,8 @@
-"""Peak memory of a run of three epochs over the loop by hand, and whether 10,000 steps grow it.
+"""Peak memory of three epochs compared with a loop by hand, and whether it grows in 10,000 steps.
 
     python benchmarks/memory.py
 
-Each run is a process of its own on the same bytes (Fashion-MNIST pictures as uint8).
+Each run is a process of its own on the same bytes (Fashion-MNIST images as uint8).
 """
 
 import subprocess

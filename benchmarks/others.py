@@ -2,9 +2,9 @@
 
     python benchmarks/others.py [rounds]
 
-`bare` trains and nothing else: bars, loggers, checkpoints and metrics off. `typical` keeps the loss
-and the accuracy and shows a bar, as each framework's own documents do it. Whatever is not installed
-is left out; none of these is a dependency.
+`minimal` only trains: bars, loggers, checkpoints and metrics are off. `typical` keeps the loss and
+the accuracy and shows a bar, as the framework's own documents do it. What is not installed is left
+out; none of these is a dependency.
 """
 
 import io
@@ -26,7 +26,7 @@ ROUNDS = 20
 
 
 class Loader(list):
-    """Prepared batches, with what fastai asks a loader for."""
+    """Prepared batches, with the attributes that fastai needs of a loader."""
 
     device, after_batch, bs = torch.device("cpu"), None, 8
 
@@ -156,7 +156,7 @@ FRAMEWORKS: dict[str, tuple[str, Callable[[list, bool], None]]] = {
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Keep off the screen what they print: it would cost them more than it costs a file."""
+    """Hide what they print: a screen would slow them down more than a file does."""
     logging.disable(logging.WARNING)
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -168,7 +168,7 @@ def measure(name: str, fit: Callable[[list, bool], None], data: list, rounds: in
         with silence():
             fit(data, typical)
 
-    for kind in ("bare", "typical"):
+    for kind in ("minimal", "typical"):
         try:
             quietly(kind == "typical")
         except Exception as e:  # another version of it, perhaps

@@ -1,11 +1,11 @@
-"""How well each recipe does on all of Fashion-MNIST, against what is on record for it.
+"""How well each recipe does on all of Fashion-MNIST, compared with its figure on record.
 
 Four are those of the course (fastai/course22p2, notebooks 11, 12, 13) on our data path, as written
 there. `best` puts our recipes together for five epochs of a small ResNet that keeps the resolution
 longer than the course's: one-cycle rates, label smoothing, decoupled weight decay, mirrored
-pictures, and an average of the weights that is judged in their place; `mirrored` is the same net
-asked twice, about the picture and its mirror image. Accuracy is that on the 10,000 test pictures
-after the last epoch (nothing is chosen by it).
+images, and evaluation with an average of the weights; `mirrored` adds the predictions of the same
+net for an image and its mirror image. Accuracy is that on the 10,000 test images after the last
+epoch (nothing is chosen by it).
 
     python benchmarks/recipes.py                                    # the small nets: some minutes
     python benchmarks/recipes.py --recipes resnet best --seeds 1    # an hour without a GPU
@@ -67,7 +67,7 @@ def started(model: nn.Module) -> nn.Module:
 
 
 def cnn(rows: int, seed: int) -> Learner:
-    """A plain CNN that is started well, SGD with momentum (notebook 11)."""
+    """A CNN, well initialised, SGD with momentum (notebook 11)."""
     learn = MomentumLearner(
         started(get_model(act_gr)), loaders(rows, 1024, seed), F.cross_entropy, 0.2, usual()
     )
@@ -109,7 +109,7 @@ def course_resnet(rows: int, seed: int) -> Learner:
 
 
 class Residual(nn.Sequential):
-    """Adds what its layers compute to what they were given."""
+    """Adds the output of its layers to their input."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x + super().forward(x)
@@ -136,7 +136,7 @@ def wide_early(n: int = 24) -> nn.Sequential:
 
 
 def best(rows: int, seed: int) -> Learner:
-    """Five epochs of a ResNet, with all that helps."""
+    """Five epochs of a ResNet, with everything that helps."""
     flip = BatchTransformCB(partial(tfm_batch, tfm_x=RandomFlip()), on_val=False)
     learn = Learner(
         wide_early(),
@@ -151,7 +151,7 @@ def best(rows: int, seed: int) -> Learner:
 
 
 def mirrored(learn: Learner) -> float:
-    """The accuracy when each picture is judged together with its mirror image."""
+    """The accuracy with the predictions of each image and its mirror image added up."""
     mirror = partial(tfm_batch, tfm_x=lambda x: x.flip(-1))
     preds, targs = learn.tta(2, lambda batch: batch, mirror, act=partial(F.softmax, dim=1))
     return accuracy(preds, targs).item()
@@ -181,7 +181,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--recipes", nargs="+", default=SMALL, choices=[*RECIPES])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--rows", type=int, default=0, help="training pictures, 0 for all")
+    parser.add_argument("--rows", type=int, default=0, help="training images, 0 for all")
     args = parser.parse_args()
     for name in args.recipes:
         found = list(results(name, args.rows, args.seeds))

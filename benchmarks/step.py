@@ -1,11 +1,11 @@
-"""What a step costs over the loop that you would write by hand: tiny model, prepared batches.
+"""What a step costs compared with a loop by hand: tiny model, prepared batches.
 
     python benchmarks/step.py
 
-One thread. `bare`: TrainCB alone against the shortest loop. `typical`: loss, accuracy and a bar,
-against the shortest loop, and against one that keeps the same sums. `metric object`: torcheval's
-accuracy, worked off later. `dispatch`: five callbacks that do nothing, microseconds a step. What a
-fit costs however short it is, is a figure of its own, so the others are of a thousand steps.
+One thread. `minimal`: TrainCB alone against the shortest loop. `typical`: loss, accuracy and a bar,
+against the shortest loop, and against one that keeps the same means. `metric object`: torcheval's
+accuracy, updated later. `dispatch`: five callbacks that do nothing, microseconds a step. The
+fixed cost of a fit is a figure of its own, so the others are over a thousand steps.
 """
 
 import contextlib
@@ -94,12 +94,12 @@ def quietly(f: object) -> None:
 
 
 def hits(preds: torch.Tensor, targs: torch.Tensor) -> torch.Tensor:
-    """Accuracy as a plain function, as a user writes it."""
+    """Accuracy as a function, as a user writes it."""
     return (preds.argmax(1) == targs).float().mean()
 
 
 def fixed_cost(rounds: int = 200) -> None:
-    """Milliseconds of a fit that has a single batch, over that of the loop by hand."""
+    """Report the milliseconds that a fit of a single batch takes more than the loop by hand."""
     data = batches(1)
     net, net2 = model(), model()
     learn = Learner(net, (data,), F.cross_entropy, cbs=[TrainCB(), MetricsCB(), ProgressCB()])
@@ -110,9 +110,9 @@ def fixed_cost(rounds: int = 200) -> None:
 
 
 def dispatch(rounds: int = 60) -> None:
-    """Microseconds a step for five callbacks that do nothing, where the actions do nothing too.
+    """Report microseconds a step for five callbacks that do nothing; neither do the actions.
 
-    Torch's own work, hundreds of microseconds, varies by more than is to be measured.
+    Torch's own work, hundreds of microseconds, varies by more than the figure.
     """
     data, five = batches(), [Idle() for _ in range(5)]
 
@@ -129,7 +129,7 @@ def main() -> None:
     data = batches()
     assert torch.equal(ours(data).weight, raw_loop(data).weight)
     sums = [MetricsCB(accuracy=hits), ProgressCB()]
-    compare("step: bare", lambda: ours(data), lambda: raw_loop(data), rounds)
+    compare("step: minimal", lambda: ours(data), lambda: raw_loop(data), rounds)
     compare("step: typical", lambda: ours(data, *sums), lambda: raw_loop(data), rounds)
     compare(
         "step: typical over same sums",

@@ -1,8 +1,8 @@
-"""What one word makes faster: an epoch with a switch over the same without, as a speed-up.
+"""What a switch makes faster: the speed-up of an epoch with it over the same without.
 
     python benchmarks/switches.py [rounds [names…]]
 
-Random pictures in memory, one thread, batches of 256. How much bf16 gives depends on the processor
+Random images in memory, one thread, batches of 256. How much bf16 gives depends on the processor
 (AMX, AVX-512), and is printed with its name; what compiling gives, on how much of a step is not
 convolution. Compilation itself is not counted: the first fit of each pays for it.
 """
@@ -30,7 +30,10 @@ from minilearn import (
 )
 
 BS = 256
-UPDATES = {"CNN": 40, "ResNet": 4}  # a fit's own cost, of wrapping a compiled model, must not count
+UPDATES = {
+    "CNN": 40,
+    "ResNet": 4,
+}  # many, so that wrapping a compiled model costs nothing
 
 
 def small_cnn() -> nn.Module:
@@ -42,7 +45,7 @@ def large_resnet() -> nn.Module:
     return resnet(nfs=(16, 32, 64, 128, 256))
 
 
-# name: the model, and the callbacks; a MixedPrecision answers the actions in TrainCB's place
+# name: the model, and the callbacks; MixedPrecision answers the actions instead of TrainCB
 SWITCHES: dict[str, tuple[Callable[[], nn.Module], Callable[[], list[Callback]]]] = {
     "CNN, channels last": (small_cnn, lambda: [TrainCB(), ChannelsLastCB()]),
     "CNN, compiled": (small_cnn, lambda: [TrainCB(), CompileCB()]),

@@ -1,8 +1,8 @@
-"""A deep convolutional GAN: pictures of clothes from noise.
+"""A deep convolutional GAN: images of clothes from noise.
 
-Run it with `python examples/dcgan.py`. The loop of two optimizers is that of gan.py; here stand the
-networks and the data. Source: Radford et al. 2015 (arXiv:1511.06434); batch norm in the generator
-only, since one in the discriminator would see real and drawn pictures in batches of their own.
+Run it with `python examples/dcgan.py`. The loop of two optimizers is that of gan.py; this file has
+the networks and the data. Source: Radford et al. 2015 (arXiv:1511.06434); batch norm is in the
+generator only, since the discriminator sees real and drawn images in separate batches.
 """
 
 from gan import GANCB, NOISE

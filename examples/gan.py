@@ -1,7 +1,7 @@
 """Two networks, two optimizers: a GAN, by answering the actions of the loop.
 
 Run it with `python examples/gan.py`. The generator learns to draw points from a ring; the
-discriminator learns to tell them from real ones. One batch updates both.
+discriminator learns to distinguish them from real ones. One batch updates both.
 """
 
 import math
@@ -48,10 +48,10 @@ class GANCB(Callback):
         learn.preds = learn.model.generator(noise)  # (B, NOISE) -> (B, 2)
 
     def get_loss(self, learn: Learner) -> None:
-        judge, real, fake = learn.model.discriminator, learn.batch[0], learn.preds
+        disc, real, fake = learn.model.discriminator, learn.batch[0], learn.preds
         # what one network wants must not reach the other: detach here, `inputs=` below
-        known = F.softplus(-judge(real)).mean() + F.softplus(judge(fake.detach())).mean()
-        fooled = F.softplus(-judge(fake)).mean()
+        known = F.softplus(-disc(real)).mean() + F.softplus(disc(fake.detach())).mean()
+        fooled = F.softplus(-disc(fake)).mean()
         learn.loss_parts = {"gen": fooled, "disc": known}
         learn.loss = fooled + known
 

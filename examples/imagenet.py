@@ -1,15 +1,15 @@
-"""A residual network trained as on ImageNet, on the sample of pictures that ships with minilearn.
+"""A residual network trained as on ImageNet, on the sample of images that ships with minilearn.
 
 Run it with `python examples/imagenet.py`. SGD with momentum and weight decay, a rate that falls in
-steps, random crops and flips, top-1 and top-5 accuracy, a checkpoint an epoch with the best kept
-apart; called again, it goes on where it was stopped.
+steps, random crops and flips, top-1 and top-5 accuracy, a checkpoint after each epoch, the best
+beside the last; called again, it goes on where it was stopped.
 """
 
 from minilearn.all import *
 
 
 def main(folder: str | Path, epochs: int = 5, batches: int | None = None) -> Learner:
-    """Train to `epochs` epochs in all; what an earlier call left in `folder` is gone on with."""
+    """Train up to `epochs` epochs, from the checkpoint that an earlier call left in `folder`."""
     set_seed(0)
     dls = DataLoaders.from_dd(fashion_mnist(), 64)
     augment = nn.Sequential(RandomCrop(padding=2), RandomFlip())

@@ -1,7 +1,7 @@
-"""A small convolutional network on pictures of clothes, as the first script of every course.
+"""A small convolutional network on images of clothes, as in the first script of every course.
 
 Run it with `python examples/mnist.py`. Adadelta, a rate that falls by 0.7 an epoch, dropout, the
-accuracy on the test pictures after each epoch, and the weights in a file at the end.
+accuracy on the test images after each epoch, and the weights in a file at the end.
 """
 
 from minilearn.all import *

@@ -4,8 +4,8 @@
     python examples/ray_train.py --workers 2 --epochs 2
 
 `TorchTrainer` starts `train_on_worker` once a worker and sets up torch.distributed between them.
-From there on it is the script of one process: AccelerateCB finds the others, shares the data and
-adds up the results. Ray is told each row of the history, and is given a checkpoint.
+From there on it is the script of one process: AccelerateCB finds the others, gives each its
+shard of the data and combines the results. Ray gets each row of the history, and a checkpoint.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RayCB(Callback):
     order = Order.SAVE + 1
 
     def after_round(self, learn: Learner) -> None:
-        """Report; every worker must, and the first one brings the checkpoint."""
+        """Report; every worker must, and rank 0 adds the checkpoint."""
         from ray import train
 
         row = {name: float(value) for name, value in learn.history[-1].items()}
@@ -93,6 +93,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--bs", type=int, default=64, help="pictures in a batch of one worker")
+    parser.add_argument("--bs", type=int, default=64, help="images in a batch of one worker")
     parser.add_argument("--storage", help="a folder that all machines see; ~/ray_results if none")
     print(main(**vars(parser.parse_args())).metrics)

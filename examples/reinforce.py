@@ -1,7 +1,7 @@
 """Learning by trial: a policy that balances a pole, by its gradient (REINFORCE).
 
 Run it with `python examples/reinforce.py`. The loader plays: each batch is what happened when the
-policy, as it is just then, steered 16 carts. Source: Williams 1992, doi:10.1007/BF00992696.
+current policy steered 16 carts. Source: Williams 1992, doi:10.1007/BF00992696.
 """
 
 from torch import Tensor
@@ -10,7 +10,7 @@ from minilearn.all import *
 
 
 def moved(state: Tensor, push: Tensor, dt: float = 0.02) -> Tensor:
-    """Return the carts (B, 4: place, speed, angle, its speed) a moment later; `push` is -1 or 1."""
+    """Return carts (B, 4: position, speed, angle, its speed) a moment later; `push` is -1 or 1."""
     _, v, a, w = state.T
     force = (10 * push + 0.05 * w**2 * a.sin()) / 1.1
     turn = (9.8 * a.sin() - a.cos() * force) / (2 / 3 - 0.1 * a.cos() ** 2 / 2.2)
@@ -27,7 +27,7 @@ def play(policy: nn.Module, n: int = 16, longest: int = 200, discount: float = 0
         state = moved(state, 2 * push - 1)
         up = up & (state[:, 0].abs() < 2.4) & (state[:, 2].abs() < 0.21)
     states, pushes, ups = (torch.stack(parts, 1) for parts in zip(*steps, strict=True))
-    times = torch.arange(len(steps))  # a step earns 1, and a share of what follows it
+    times = torch.arange(len(steps))  # a step earns 1, and a fraction of what follows it
     worth = ups.float() @ (discount ** (times[:, None] - times)).tril()
     return states, pushes, (worth - worth[ups].mean()) / worth[ups].std()
 
@@ -46,8 +46,8 @@ def loss_func(logits: Tensor, pushes: Tensor, worth: Tensor) -> Tensor:
 def main(epochs: int = 5, updates: int = 20) -> Learner:
     set_seed(543)
     policy = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 2))
-    stood = MetricsCB(length=lambda _, targets: (targets[0] >= 0).sum(1).float().mean())
-    dls, cbs = (Plays([policy] * updates), None), [TrainCB(), stood, ProgressCB()]
+    metrics = MetricsCB(length=lambda _, targets: (targets[0] >= 0).sum(1).float().mean())
+    dls, cbs = (Plays([policy] * updates), None), [TrainCB(), metrics, ProgressCB()]
     learn = Learner(policy, dls, loss_func, 1e-2, cbs, optim.Adam)
     learn.fit(epochs)
     return learn

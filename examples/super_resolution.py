@@ -1,7 +1,7 @@
-"""Super-resolution: pictures of twice the size, by a network that works at the small size.
+"""Super-resolution: images of twice the size, by a network that works at the small size.
 
-Run it with `python examples/super_resolution.py`. The last layer gives 4 numbers a place, which
-become its 2 x 2 pixels. Measured in decibels (PSNR), beside plain bilinear enlarging.
+Run it with `python examples/super_resolution.py`. The last layer has 4 outputs at each position,
+which become 2 x 2 pixels. Measured in decibels (PSNR), beside bilinear interpolation.
 Source: Shi et al. 2016, "Real-Time Single Image and Video Super-Resolution" (arXiv:1609.05158).
 """
 
@@ -44,5 +44,5 @@ def main(epochs: int = 5) -> Learner:
 if __name__ == "__main__":
     learn = main()
     small, large = learn.dls.valid.dataset[:]
-    plain = decibels(F.mse_loss(enlarged(small), large))
-    print(f"{decibels(learn.history[-1]['valid_loss']):.2f} dB, bilinear {plain:.2f} dB")
+    bilinear = decibels(F.mse_loss(enlarged(small), large))
+    print(f"{decibels(learn.history[-1]['valid_loss']):.2f} dB, bilinear {bilinear:.2f} dB")

@@ -1,7 +1,7 @@
 """Go on with a sine wave: two LSTM cells, LBFGS over all waves at once, in double precision.
 
 Run it with `python examples/time_sequence.py`. LBFGS evaluates the batch many times an update:
-ClosureCB. Validation asks how far the waves that were held back are foreseen by one step.
+ClosureCB. Validation measures predictions one step ahead, on waves that were held out.
 """
 
 from torch import Tensor

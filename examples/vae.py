@@ -1,4 +1,4 @@
-"""A variational autoencoder: pictures through 16 numbers each, and new pictures from random ones.
+"""A variational autoencoder: images as 16 numbers each, and new images from random ones.
 
 Run it with `python examples/vae.py`. The target is the input itself, the loss has two parts, each a
 column of the history. Source: Kingma & Welling 2013 (arXiv:1312.6114).

@@ -1,6 +1,6 @@
 """A language model of words: an LSTM reads Python's manual, in rows of text side by side.
 
-Run it with `python examples/word_language_model.py`. Its memory goes on from batch to batch.
+Run it with `python examples/word_language_model.py`. Its state goes on from batch to batch.
 """
 
 import re
@@ -26,7 +26,7 @@ class WordModel(nn.Module):
 
 
 def corpus(n: int, n_kinds: int) -> Tensor:
-    """The first `n` words of the manual as numbers: 0 is any beyond the commonest `n_kinds`."""
+    """The first `n` words of the manual as numbers; 0 is any not among the `n_kinds` commonest."""
     words = re.findall(r"\w+|[^\w\s]", " ".join(topics.values()).lower())[:n]
     number = {word: i for i, (word, _) in enumerate(Counter(words).most_common(n_kinds - 1), 1)}
     return tensor([number.get(word, 0) for word in words])

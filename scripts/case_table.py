@@ -1,6 +1,6 @@
-"""Write the table of cases in tests/README.md: which tests decide a case, and what breaks it.
+"""Write the table of cases in tests/README.md: which tests decide a case, and which break it.
 
-Run it with `python scripts/case_table.py`. Sections, numbers and faults stand in the table itself;
+Run it with `python scripts/case_table.py`. Sections, numbers and faults are in the table itself;
 the tests are found by their marks, `@pytest.mark.case("C034")`.
 """
 
@@ -50,11 +50,11 @@ def filled(table: str) -> str:
     """
     tests = found()
     cases = [case for case, _ in ROW.findall(table)]
-    bare = [case for case in cases if not any(tests[case].values())]
+    untested = [case for case in cases if not any(tests[case].values())]
     if unknown := sorted(set(tests) - set(cases)):
         raise ValueError(f"marked cases that are not in the table: {', '.join(unknown)}")
-    if bare:
-        raise ValueError(f"cases without a test: {', '.join(bare)}")
+    if untested:
+        raise ValueError(f"cases without a test: {', '.join(untested)}")
 
     def row(match: re.Match) -> str:
         case, fault = match.groups()

@@ -18,7 +18,7 @@ LAYOUT = (*LAYOUT, tokenize.COMMENT, tokenize.ENDMARKER)
 
 
 def docstring_lines(tree: ast.Module) -> set[int]:
-    """Return the numbers of the lines that docstrings take."""
+    """Return the line numbers of docstrings."""
     first = [
         n.body[0] for n in ast.walk(tree) if isinstance(n, DOCUMENTED) and ast.get_docstring(n)
     ]
@@ -40,7 +40,7 @@ def count(source: str) -> Counter:
 
 
 def table(folders: list[str], root: Path = ROOT) -> str:
-    """Return the counts as text: a line for each folder that has Python files, and the sums."""
+    """Return the counts as text: a line for each folder that has Python files, and the totals."""
     rows: dict[str, Counter] = {}
     for top in folders:
         total = Counter()

@@ -2,7 +2,7 @@
 
 Run `python scripts/make_sample.py` where Debian's package `dataset-fashion-mnist` is installed, or
 give the folder that holds the four original files. The first 1,000 training and 200 test images
-of each class are taken, in their original order, so the same files always give the same sample.
+of each class are used, in their original order, so the same files always give the same sample.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Change the package in one place at a time, and see whether a test notices.
+"""Make one small change to the package at a time, and see whether a test notices.
 
 `make mutants` draws SAMPLE mutants of each module by SEED, 0 for all; MODULES="base/batch" names
 some. The changes are cosmic-ray's and the deletion of a statement; they are made in a copy,
-build/mutants/tree. Each mutant meets the passing tests that reach its line by coverage.py, the
-fastest first, in a fork of this process, which holds torch already. A failure or a hang kills.
+build/mutants/tree. For each mutant, the passing tests that reach its line (by coverage.py) run, the
+fastest first, in a fork of this process, which has imported torch. A failure or a hang kills it.
 """
 
 import ast
@@ -39,11 +39,18 @@ ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "build" / "mutants"
 TREE = OUT / "tree"
 CORE = sorted(p.stem for p in (ROOT / "minilearn/core").glob("[a-z]*.py"))
-CALLBACKS = ("training", "metrics", "gradients", "checkpoint", "schedule")
+CALLBACKS = (
+    "callbacks/training",
+    "metrics/callback",
+    "callbacks/gradients",
+    "checkpoint/callback",
+    "optim/sched_callbacks",
+)
 TESTS = {
     "core": "core/*",
     "base/files": "checkpoint/test_corrupt_files checkpoint/test_callback",
-    "base/lazy_method": "test_lazy test_public_api",
+    "base": "base/*",
+    "base/lazy": "test_lazy test_public_api",
     "core/learner": "core/* checkpoint/test_resume",
     "core/position": "core/test_position checkpoint/test_resume_streams",
     "distributed/sync": "distributed/test_cases distributed/test_resumed",
@@ -55,7 +62,7 @@ TESTS = {
     "optim/sched_callbacks": "optim/test_sched_callbacks optim/test_warmup optim/test_plateau",
 }
 SLOW = ("test_interrupt.py", "test_any_disturbance.py")
-# What forks find in memory: slow to import, and without an import of the package.
+# Imported before the forks: slow to import, and none of them imports the package.
 HEAVY = ("torch._dynamo", "matplotlib.pyplot", "pandas", "hypothesis.strategies", "fastcore.all")
 PYTEST = ["-q", "-p", "no:cacheprovider", "-m", "not slow", "-p", "pytest_timeout"]
 LONGEST = 60  # seconds of tests for one mutant
@@ -75,7 +82,7 @@ class Mutant:
 
 
 class DeleteStatement(Operator):
-    """Put `pass` in the place of a statement within a function."""
+    """Replace a statement in a function by `pass`."""
 
     spared = ("string", "strings", "import_name", "import_from", "keyword", "global_stmt")
 
@@ -108,30 +115,30 @@ def spared(tree: ast.Module) -> Iterator[tuple]:
         parts = [getattr(node, "annotation", None), getattr(node, "returns", None)]
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             parts = [node]
-        speaks = isinstance(node, ast.Call) and re.search("warn|add_note", ast.unparse(node.func))
-        if speaks or isinstance(node, ast.Raise):
+        warns = isinstance(node, ast.Call) and re.search("warn|add_note", ast.unparse(node.func))
+        if warns or isinstance(node, ast.Raise):
             parts = [part for part in ast.walk(node) if isinstance(part, ast.JoinedStr)]
         for part in filter(None, parts):
             yield (part.lineno, part.col_offset), (part.end_lineno, part.end_col_offset)
 
 
 def mutants(file: str, sample: int, seed: str) -> Iterator[Mutant]:
-    """Yield the mutants of a file in the order of the draw, one of a place; all, for sample 0."""
+    """Yield the mutants of a file in the order of the draw, one a position; all, for sample 0."""
     source = (TREE / file).read_text(encoding="utf-8")
     nodes, spans = list(ast_nodes(get_ast(source))), list(spared(ast.parse(source)))
-    places = defaultdict(list)
+    positions = defaultdict(list)
     for name, operator in operators():
         starts = (start for node in nodes for start, _ in operator.mutation_positions(node))
         for occurrence, start in enumerate(starts):
             if not any(first <= start < last for first, last in spans):
-                places[start].append((start[0], name, operator, occurrence))
+                positions[start].append((start[0], name, operator, occurrence))
     draw = random.Random(f"{seed} {file}")
-    drawn = [[draw.choice(some)] if sample else some for _, some in sorted(places.items())]
+    drawn = [[draw.choice(some)] if sample else some for _, some in sorted(positions.items())]
     chosen = sum(drawn, [])
     draw.shuffle(chosen)
     for line, name, operator, occurrence in chosen:
         code = mutate_code(source, operator, occurrence)
-        with suppress(SyntaxError):  # what is no Python is no mutant
+        with suppress(SyntaxError):  # a mutant must be valid Python
             compile(code, file, "exec")
             before, after = (text.splitlines()[line - 1].strip() for text in (source, code))
             yield Mutant(file, line, name, before, after, code)
@@ -214,12 +221,12 @@ def tests_for(mutant: Mutant, tests: dict[str, dict]) -> tuple[list[str], float]
     return chosen, total
 
 
-def judge(mutant: Mutant, number: int, tests: dict[str, dict]) -> None:
+def test(mutant: Mutant, number: int, tests: dict[str, dict]) -> None:
     """Run the tests of a mutant, and note what killed it."""
     path, (chosen, seconds) = TREE / mutant.file, tests_for(mutant, tests)
     original = path.read_text(encoding="utf-8")
     path.write_text(mutant.code, encoding="utf-8")
-    os.utime(path, (number, number))  # a time of its own: the bytecode of no other state fits
+    os.utime(path, (number, number))  # a unique time, so that no older bytecode fits
     code, log = run(["-x", *chosen], 60 + 5 * seconds) if chosen else (0, "")
     path.write_text(original, encoding="utf-8")
     os.utime(path, (0, 0))
@@ -229,7 +236,7 @@ def judge(mutant: Mutant, number: int, tests: dict[str, dict]) -> None:
 
 
 def prepare() -> None:
-    """Copy the tree; this process, and all that it starts, will import the package from there."""
+    """Copy the tree; this process and those that it starts import the package from there."""
     shutil.rmtree(TREE, ignore_errors=True)
     for name in ("minilearn", "tests"):
         shutil.copytree(ROOT / name, TREE / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -249,7 +256,7 @@ def prepare() -> None:
 
 def main() -> None:
     sample, seed = int(os.environ.get("SAMPLE") or 10), os.environ.get("SEED") or "0"
-    modules = [f"core/{name}" for name in CORE] + [f"callbacks/{name}" for name in CALLBACKS]
+    modules = [*(f"core/{name}" for name in CORE), *CALLBACKS]
     modules = (os.environ.get("MODULES") or "").split() or modules
     prepare()
     done = []
@@ -261,7 +268,7 @@ def main() -> None:
             tests |= {} if file.endswith(SLOW) else reach(file)
         for mutant in islice(mutants(f"minilearn/{module}.py", sample, seed), sample or None):
             done.append(mutant)
-            judge(mutant, len(done), tests)
+            test(mutant, len(done), tests)
             print(f"{mutant.file}:{mutant.line}: {mutant.killer or 'SURVIVED'}", flush=True)
         (OUT / "report.json").write_text(json.dumps([asdict(m) for m in done], indent=1))
     print("\nmodule                  mutants  killed     %")

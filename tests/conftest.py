@@ -1,4 +1,4 @@
-"""What every test stands on: one thread, no window, no network, the same random numbers."""
+"""The setup of every test: one thread, no window, no network, the same random numbers."""
 
 import logging
 import os

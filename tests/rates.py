@@ -1,4 +1,4 @@
-"""What the tests of schedules share: who writes down the rates, loops written by hand."""
+"""Helpers for tests of schedules: a callback that notes the rates, loops written by hand."""
 
 import warnings
 
@@ -32,7 +32,7 @@ class UsedLR(Callback):
 
 
 class Accumulate(Callback):
-    """Makes an update of every n batches, and of what is left at the end of a pass."""
+    """Makes an update of every n batches, and of what is left at the end of an epoch."""
 
     order = Order.ACCUMULATE
 

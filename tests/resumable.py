@@ -182,7 +182,7 @@ def without_time(history):
 
 
 def outcome(learn):
-    """Return all that a fit leaves behind, but for the time that it took."""
+    """Return all that a fit leaves, but for the time that it took."""
     states = {
         f"{i} {type(cb).__name__}": cb.state_dict()
         for i, cb in enumerate(learn.cbs)

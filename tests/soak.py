@@ -1,6 +1,6 @@
 """Fits without end, with random options, cancels, errors and Ctrl-C: does anything pile up?
 
-`python tests/soak.py MINUTES [SEED]` runs them in one process, where what a fit leaves behind would
+`python tests/soak.py MINUTES [SEED]` runs them in one process, where what a fit leaves would
 stay: memory, file handles, threads, child processes, hooks, Learners. It prints what is there as
 time goes by, and fails if the last quarter of the time has more than the second.
 """

@@ -1,6 +1,6 @@
 """Each callback's card says what the callback does: events, order, attributes read and written.
 
-A proxy stands between a callback and the Learner in real fits (training, validation, a cancel, an
+A proxy is between a callback and the Learner in real fits (training, validation, a cancel, an
 error) and records which attributes it reads and writes.
 """
 
@@ -166,7 +166,7 @@ class Upset(Callback):
 
 
 def tiny_pictures(n: int) -> list:
-    """`n` batches of four random pictures (4, 1, 8, 8) in three classes."""
+    """`n` batches of four random images (4, 1, 8, 8) in three classes."""
     torch.manual_seed(0)
     return [(torch.randn(4, 1, 8, 8), torch.randint(0, 3, (4,))) for _ in range(n)]
 

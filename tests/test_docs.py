@@ -9,50 +9,76 @@ import pytest
 from toys import Trace, toy_learner
 
 import minilearn
+from minilearn import cli
 from minilearn.core.events import ACTIONS, EVENTS, Order
-from scripts.docs import events, names, reference, site
+from minilearn.core.state import LoopState
+from scripts.docs import events, map, names, reference, site
 
 ROOT = Path(__file__).parent.parent
-PUBLIC = {name: getattr(minilearn, name) for name in minilearn.__all__}
 PAGE = events.filled((ROOT / "docs" / "events.md").read_text(encoding="utf-8"))
 
 
-def test_no_public_name_is_without_a_docstring():
-    assert names.undocumented(PUBLIC) == []
+def test_every_public_name_has_a_docstring():
+    assert names.undocumented(names.public_objects()) == []
 
 
-class Bare:
-    """A class with a method and a property that say nothing."""
+class Undocumented:
+    """A class with a method and a property that have no docstring."""
 
-    def said(self):
-        """Say."""
+    def documented(self):
+        """Do something."""
 
-    def silent(self): ...
+    def method(self): ...
 
     @property
-    def mute(self): ...
+    def value(self): ...
 
 
-def test_what_has_no_docstring_is_found(monkeypatch):
-    bare = ast.parse("__all__ = ['act_gr']\nact_gr = 1\nb = 2")
-    monkeypatch.setattr(names, "tree", lambda module: bare)
-    objects = {"Bare": Bare, "f": lambda: 0, "act_gr": minilearn.act_gr}
-    assert names.undocumented(objects) == ["f", "act_gr", "Bare.silent", "Bare.mute"]
+class Derived(Undocumented):
+    """A class that inherits the two from another class."""
 
 
-def test_every_public_name_and_every_added_method_has_one_entry():
+def test_missing_docstrings_are_found(monkeypatch):
+    module = ast.parse("__all__ = ['act_gr']\nact_gr = 1\nb = 2")
+    monkeypatch.setattr(names, "tree", lambda name: module)
+    objects = {"Undocumented": Undocumented, "f": lambda: 0, "act_gr": minilearn.act_gr}
+    found = names.undocumented(objects)
+    assert found == ["f", "act_gr", "Undocumented.method", "Undocumented.value"]
+
+
+def test_inherited_members_need_docstrings_too(monkeypatch):
+    monkeypatch.setattr(Undocumented, "__module__", "minilearn.somewhere")
+    assert names.undocumented({"Derived": Derived}) == ["Derived.method", "Derived.value"]
+
+
+def test_every_public_name_and_every_listed_method_has_one_entry():
     text = "\n".join(reference.pages().values())
     entries = re.findall(r"^(?:::: |### )(\S+)", text, re.M)
     documented = {names.public()[n] if n in names.public() else n for n in entries}
     assert len(entries) == len(set(entries))
     assert documented == set(names.public().values())
     assert "minilearn.insight.lr_finder.lr_find" in documented  # `Learner.lr_find`
+    assert {f"cli.{name}" for name in cli.__all__} <= set(names.public())
+
+
+def test_every_folder_of_the_package_has_a_page():
+    homes = {path.split(".")[1] for path in names.public().values()}
+    assert homes == set(reference.FOLDERS)
+    assert all("\n## " in page for page in reference.pages().values())
+
+
+def test_the_page_of_the_learner_shows_what_its_loop_inherits():
+    page = reference.page("learner")
+    assert "::: minilearn.learner.Learner\n    options:\n      inherited_members: true" in page
 
 
 def test_the_table_of_the_learner_has_every_attribute_that_it_declares():
-    table = reference.attributes(minilearn.Learner)
-    declared = {n for n in minilearn.Learner.__annotations__ if not n.startswith("_")}
-    assert set(re.findall(r"^\| `(\w+)`", table, re.M)) == declared
+    shown = set(re.findall(r"^\| `(\w+)`", reference.attributes(), re.M))
+    declared = {n for n in LoopState.__annotations__ if not n.startswith("_")}
+    methods = {n for n in declared if callable(getattr(minilearn.Learner, n, None))}
+    properties = {n for n, member in vars(LoopState).items() if isinstance(member, property)}
+    assert shown == declared - methods | properties
+    assert {"model", "plan", "steps_done"} <= shown and "fit_one_cycle" not in shown
 
 
 def first_column(page):
@@ -75,9 +101,59 @@ def test_the_list_of_events_is_what_a_fit_fires():
     assert [name for name in listed if name in EVENTS] == [n for n in EVENTS if n in fired]
 
 
-def test_who_hears_an_event_is_who_has_a_method_for_it():
+def test_an_event_lists_the_callbacks_that_have_a_method_for_it():
     row = re.search(r"^\| `after_step` \|.*$", PAGE, re.M)[0]
     assert "`BatchSchedCB`" in row and "`EMACB`" in row and "`ProgressCB`" not in row
+
+
+MAP = map.PAGE.read_text(encoding="utf-8")
+
+
+def modules_in(text):
+    """The files that a map lists, as paths: headings name a folder, lines a module."""
+    found, folder = set(), ""
+    for heading, module in re.findall(r"^### `(.+?)/`|^- `(.+?)`:", text, re.M):
+        folder = heading or folder
+        found.add(f"{folder}/{module or '__init__.py'}")
+    return found
+
+
+def test_the_map_has_every_module_and_nothing_else():
+    files = {p.relative_to(ROOT).as_posix() for p in (ROOT / "minilearn").rglob("*.py")}
+    assert modules_in(MAP) == files, "run `python -m scripts.docs.map`"
+
+
+def test_a_module_that_the_map_lacks_is_noticed():
+    line = next(line for line in MAP.splitlines(True) if line.startswith("- `learner.py`"))
+    assert modules_in(MAP) - modules_in(MAP.replace(line, "", 1)) == {"minilearn/learner.py"}
+
+
+def test_the_map_says_of_a_module_what_its_docstring_says():
+    assert map.filled(MAP) == MAP, "run `python -m scripts.docs.map`"
+
+
+def functions_in(path):
+    """The names of the functions in a file, with the class of a method."""
+    found = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        inner = node.body if isinstance(node, ast.ClassDef) else []
+        found |= {f"{node.name}.{n.name}" for n in inner if isinstance(n, ast.FunctionDef)}
+        found |= {node.name} if isinstance(node, ast.FunctionDef) else set()
+    return found
+
+
+ANSWERS = re.findall(r"^\| (.+\?) \| `(\S+\.py)` \| `([\w.]+)`", MAP, re.M)
+
+
+@pytest.mark.parametrize(("question", "file", "function"), ANSWERS, ids=[a[0] for a in ANSWERS])
+def test_the_map_answers_a_question_with_a_function_that_is_there(question, file, function):
+    assert function in functions_in(ROOT / file)
+
+
+def test_five_questions_are_answered():
+    assert len(ANSWERS) == 5
+    assert {"Loop.fit"} <= functions_in(ROOT / "minilearn/core/learner.py")
+    assert "Loop.nowhere" not in functions_in(ROOT / "minilearn/core/learner.py")
 
 
 @pytest.mark.parametrize(
@@ -103,6 +179,10 @@ def test_public_names_become_links_and_nothing_else():
         assert names.linked(text) == text
 
 
+def test_the_menu_has_the_map():
+    assert "map.md" in site.menu()
+
+
 def test_the_menu_has_every_notebook_by_number():
     lessons = next(item["Lessons"] for item in site.menu() if "Lessons" in item)
     paths = sorted((ROOT / "nbs").glob("*.ipynb"))
@@ -115,7 +195,7 @@ def test_a_notebook_has_its_title_in_its_first_heading(path):
     assert first["cell_type"] == "markdown" and "".join(first["source"]).startswith("# ")
 
 
-def test_what_is_loaded_from_elsewhere_is_noticed():
+def test_files_loaded_from_elsewhere_are_noticed():
     page = '<a href="https://a.org">a</a><script src="https://b.org/x.js"></script>'
     page += '<link href="//c.org/f.css"><img src="img/d.png">'
     assert site.loaded_from_elsewhere(page) == ["https://b.org/x.js", "//c.org/f.css"]

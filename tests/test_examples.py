@@ -35,7 +35,7 @@ def sample():
 
 
 def few(sample, n):
-    """The first `n` pictures of each split, for scripts and loops by hand alike."""
+    """The first `n` images of each split, for scripts and loops by hand alike."""
     return {split: ds.select(range(n)) for split, ds in sample.items()}
 
 
@@ -91,7 +91,7 @@ def test_the_vae_rebuilds_better_and_its_parts_add_up(script):
     assert pictures.shape == (4, 1, 28, 28)
 
 
-def test_the_siamese_network_tells_pairs_apart(script, sample, monkeypatch):
+def test_the_siamese_network_distinguishes_pairs(script, sample, monkeypatch):
     siamese = script("siamese")
     monkeypatch.setattr(siamese, "fashion_mnist", lambda: few(sample, 800))
     learn = siamese.main(epochs=3)
@@ -184,13 +184,13 @@ def test_what_a_push_is_worth_is_what_followed_it_discounted(script):
     assert states.shape == (*pushes.shape, 4)
 
 
-def test_the_dcgan_draws_pictures_that_are_more_like_clothes(script):
+def test_the_dcgan_draws_images_that_are_more_like_clothes(script):
     module, gan = script("dcgan"), script("gan")
     torch.manual_seed(0)
     noise = torch.randn(128, gan.NOISE)
 
     def far(learn):
-        """How far the mean of what is drawn is from that of the pictures, a pixel."""
+        """How far the mean of what is drawn is from that of the images, a pixel."""
         drawn = learn.model.generator.train()(noise).detach()
         pictures = next(iter(learn.dls.valid))[0]
         return (drawn.mean(0) - pictures.mean(0)).abs().mean()
@@ -198,7 +198,7 @@ def test_the_dcgan_draws_pictures_that_are_more_like_clothes(script):
     assert far(module.main(epochs=1, batches=30, n=8)) < 0.6 * far(module.main(1, 1, 8))
 
 
-def test_super_resolution_learns_towards_a_sharper_picture(script, sample, monkeypatch):
+def test_super_resolution_learns_towards_a_sharper_image(script, sample, monkeypatch):
     module = script("super_resolution")
     monkeypatch.setattr(module, "fashion_mnist", lambda: few(sample, 300))
     learn = module.main(epochs=4)

@@ -1,4 +1,4 @@
-"""The house: one source of metadata, and files that arrive with whoever installs the package."""
+"""Packaging: one source of metadata, and files that arrive with whoever installs the package."""
 
 import ast
 import re

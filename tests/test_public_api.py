@@ -112,7 +112,7 @@ def test_learner_has_its_methods_without_another_import():
 
 
 def test_the_learner_declares_what_it_holds():
-    """Every attribute that a fit sets stands in the class body (DESIGN: declare before use)."""
+    """Every attribute that a fit sets is declared in the class body."""
     from minilearn import TrainCB
     from minilearn.core.dispatch import Dispatch
     from minilearn.core.state import LoopState

@@ -1,4 +1,4 @@
-"""What README shows, runs: every block of Python, in a folder of its own."""
+"""Every block of Python in README runs, in a folder of its own."""
 
 import builtins
 import os
@@ -16,7 +16,7 @@ NAME = re.compile(r"\b([A-Z]\w*CB|[A-Z][a-z]\w+|[a-z]\w+(?=\(|$))")
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.S)
 
 
-def test_there_is_something_to_run():
+def test_readme_has_code_to_run():
     assert len(BLOCKS) >= 2
 
 
@@ -34,7 +34,7 @@ def test_code_in_readme_runs(number, tmp_path):
     assert out.stdout
 
 
-def test_what_the_table_names_is_there():
+def test_the_names_in_the_table_exist():
     table = README.split("## What is there")[1].split("\n## ")[0]
     names = {word for code in re.findall(r"`([^`]+)`", table) for word in NAME.findall(code)}
     homes = (minilearn.all, minilearn.Learner, minilearn.DataLoaders, minilearn.History, builtins)
@@ -46,13 +46,13 @@ ROOT = Path(__file__).parent.parent
 LINKS = re.findall(r"\]\(([^)#:]+)[^):]*\)", README)
 
 
-def test_every_file_that_readme_links_to_is_there():
+def test_every_file_that_readme_links_to_exists():
     assert len(LINKS) >= 6 and [file for file in LINKS if not (ROOT / file).is_file()] == []
 
 
-def test_the_pictures_are_small_and_each_is_made_by_the_script():
-    pictures = {path.stem: path.stat().st_size for path in (ROOT / "docs/img").glob("*.png")}
-    script = (ROOT / "scripts/pictures.py").read_text()
-    assert set(pictures) == set(re.findall(r'keep\(folder, "(\w+)"\)', script))
-    assert max(pictures.values()) < 50 * 1024
-    assert {f"docs/img/{name}.png" for name in pictures} <= set(LINKS)
+def test_the_images_are_small_and_each_is_made_by_the_script():
+    images = {path.stem: path.stat().st_size for path in (ROOT / "docs/img").glob("*.png")}
+    script = (ROOT / "scripts/images.py").read_text()
+    assert set(images) == set(re.findall(r'save\(folder, "(\w+)"\)', script))
+    assert max(images.values()) < 50 * 1024
+    assert {f"docs/img/{name}.png" for name in images} <= set(LINKS)

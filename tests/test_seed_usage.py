@@ -1,6 +1,6 @@
 """The spellings that people know from the course work as they are written there.
 
-Usage lines only, on `from minilearn.all import *`, on real pictures; a `to_tensor` stands in for
+Usage lines only, on `from minilearn.all import *`, on real images; a `to_tensor` stands in for
 torchvision's.
 """
 
@@ -222,7 +222,7 @@ class BareLearner:
         minilearn.all.run_cbs(self.cbs, name, self)
 
 
-def test_our_callbacks_work_on_a_bare_learner(dls, capsys):
+def test_our_callbacks_work_on_a_minimal_learner(dls, capsys):
     metrics = MetricsCB(accuracy=MulticlassAccuracy())
     cbs = [TrainCB(), DeviceCB(), metrics, ProgressCB()]
     learn = BareLearner(minilearn.all.get_model(), dls, F.cross_entropy, 0.1, cbs)

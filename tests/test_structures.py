@@ -89,7 +89,7 @@ def test_a_batch_that_lacks_a_target_in_training_is_an_error_that_names_it():
         Learner(TwoEyes(), ([batch], None), F.cross_entropy, cbs=[cb]).fit(1)
 
 
-# ---- pictures of scores ----
+# ---- images of logits ----
 
 
 def test_segmentation_gives_a_class_for_each_pixel():
@@ -110,7 +110,7 @@ def _by_pixel(preds, targs):
 
 
 class Reader(nn.Module):
-    """An LSTM that gives scores for each step; `lengths` says where a sequence ends."""
+    """An LSTM that gives logits for each step; `lengths` says where a sequence ends."""
 
     def __init__(self):
         super().__init__()
@@ -151,7 +151,7 @@ def test_sequences_of_unequal_length_are_padded_by_a_collate_function(tmp_path):
 
 
 class OwnLosses(nn.Module):
-    """Gives a dict of losses where it has targets, and scores where it has none."""
+    """Gives a dict of losses where it has targets, and logits where it has none."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Tiny things that the tests share: models, batches, a trace of a fit, a loop written by hand."""
+"""Tiny things for several tests: models, batches, a trace of a fit, a loop written by hand."""
 
 import torch
 import torch.nn.functional as F
@@ -40,7 +40,7 @@ def toy_dls(n_train=2, n_valid=1):
 
 
 class Trace(Callback):
-    """Writes down every event, before anybody else hears of it."""
+    """Writes down every event, before all others."""
 
     order = -100
 
@@ -147,7 +147,7 @@ def assert_same_weights(ours, theirs):
 
 
 class Before:
-    """What a Learner looked like, to compare with what a fit leaves behind."""
+    """What a Learner looked like, to compare with what a fit leaves."""
 
     def __init__(self, learn):
         self.learn = learn

@@ -25,8 +25,8 @@ def as_markdown(text: str) -> str:
 
     def item(match: re.Match) -> str:
         names = [f"`{n.strip()}`" for n in match[2].split(",") if n.strip()]
-        said = match[2] if match[1] == "Syncs" else ", ".join(names) or "nothing"
-        return f"- **{match[1]}:** {said}"
+        shown = match[2] if match[1] == "Syncs" else ", ".join(names) or "nothing"
+        return f"- **{match[1]}:** {shown}"
 
     fenced = EXAMPLE.sub(lambda match: f"```pycon\n{match[0]}\n```", CARD.sub(item, text))
     return linked(fenced)

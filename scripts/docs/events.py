@@ -15,8 +15,8 @@ from .names import linked, public_classes
 
 LEVELS = {
     "fit": "the whole of `fit(...)`",
-    "round": "a training pass with its validation",
-    "epoch": "one pass over one loader",
+    "round": "a training epoch with its validation",
+    "epoch": "one epoch over one loader, in training or validation",
     "batch": "one batch",
     "backward": "the backward pass",
     "step": "an update of the weights",
@@ -40,20 +40,20 @@ def script() -> str:
 
 
 def event_table() -> str:
-    """Return every event in firing order: when it fires, what skips it, who hears it."""
-    rows = ((f"`{e}`", moment(e), skipped_by(e), hearers(e)) for e in EVENTS if is_ours(e))
-    return table(("event", "fires when", "skipped by", "heard by"), rows)
+    """Return every event in firing order: when it fires, what skips it, who handles it."""
+    rows = ((f"`{e}`", moment(e), skipped_by(e), handlers(e)) for e in EVENTS if is_ours(e))
+    return table(("event", "fires when", "skipped by", "handled by"), rows)
 
 
 def action_table() -> str:
-    """Return every action, what it does by default, and who may answer it instead."""
+    """Return every action, what it does by default, and which classes answer it instead."""
     rows = ((f"`{a}`", first_line(getattr(minilearn.TrainCB, a)), owners(a)) for a in ACTIONS)
     return table(("action", "by default", "also answered by"), rows)
 
 
 def order_table() -> str:
     """Return every slot with its number, its reason and the callbacks in it."""
-    rows = ((f"`{o.name}`", str(int(o)), reason(o), mates(o)) for o in Order)
+    rows = ((f"`{o.name}`", str(int(o)), reason(o), members(o)) for o in Order)
     return table(("slot", "number", "why there", "who"), rows)
 
 
@@ -72,7 +72,7 @@ def table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def is_ours(event: str) -> bool:
-    """Return whether an event is of a level of the Learner, not one that a user registered."""
+    """Return whether an event belongs to a level of the Learner, not to a user's own."""
     return event in WITHIN_A_BATCH or event.partition("_")[2] in LEVELS
 
 
@@ -90,25 +90,25 @@ def skipped_by(event: str) -> str:
 
 
 def callbacks() -> list[type]:
-    """Return the public callbacks, in the order in which they hear an event."""
+    """Return the public callbacks, in the order in which an event reaches them."""
     found = [c for c in public_classes() if issubclass(c, minilearn.Callback)]
     return sorted(found, key=lambda c: (c.order, c.__name__))
 
 
-def hearers(event: str) -> str:
+def handlers(event: str) -> str:
     """Return the public callbacks that have a method for an event."""
     return links(c for c in callbacks() if hasattr(c, event))
 
 
 def owners(action: str) -> str:
-    """Return who answers an action with a definition of its own."""
+    """Return the classes that define an action in their own way."""
     default = getattr(minilearn.TrainCB, action)
     candidates = [*callbacks(), minilearn.TrainLearner, minilearn.MomentumLearner]
     return links(c for c in candidates if getattr(c, action, default) is not default)
 
 
-def mates(slot: Order) -> str:
-    """Return the public callbacks of a slot and of the places right behind it."""
+def members(slot: Order) -> str:
+    """Return the public callbacks of a slot, and those right after it."""
     return links(c for c in callbacks() if max(o for o in Order if o <= c.order) == slot)
 
 
@@ -118,7 +118,7 @@ def links(classes: Iterable[type]) -> str:
 
 
 def reason(slot: Order) -> str:
-    """Return the comment that stands behind a slot in the code."""
+    """Return the comment after a slot in the code."""
     return re.search(rf"^    {slot.name} = .*?  # (.*)$", inspect.getsource(Order), re.M)[1]
 
 

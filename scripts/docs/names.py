@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import minilearn
+from minilearn import cli
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,7 +31,7 @@ def public_classes() -> list[type]:
 
 
 def home(name: str) -> str:
-    """Return the module that a public name is written in; of what is torch's, where we take it."""
+    """Return the module that defines a public name, or that takes it from torch."""
     module = getattr(getattr(minilearn, name), "__module__", "")
     if module.startswith("minilearn"):
         return module
@@ -51,8 +52,8 @@ def tree(module: str) -> ast.Module:
     return ast.parse(file.read_text(encoding="utf-8"))
 
 
-def added_methods() -> dict[str, str]:
-    """Return where methods are written that `learner.py` lists: `Learner.lr_find`, say."""
+def listed_methods() -> dict[str, str]:
+    """Return where the methods are written that `learner.py` lists: `Learner.lr_find`, say."""
     members = ((c, name, getattr(c, name)) for c in public_classes() for name in list(vars(c)))
     return {
         f"{c.__name__}.{name}": f"{f.__module__}.{name}"
@@ -66,8 +67,16 @@ def added_methods() -> dict[str, str]:
 
 @cache
 def public() -> dict[str, str]:
-    """Return the path under which each public name and each added method is documented."""
-    return {name: f"{home(name)}.{name}" for name in minilearn.__all__} | added_methods()
+    """Return the path under which each public name and each listed method is documented."""
+    names = {name: f"{home(name)}.{name}" for name in minilearn.__all__}
+    commands = {f"cli.{name}": f"{getattr(cli, name).__module__}.{name}" for name in cli.__all__}
+    return names | listed_methods() | commands
+
+
+def public_objects() -> dict[str, Any]:
+    """Return every public object by its name."""
+    names = {name: getattr(minilearn, name) for name in minilearn.__all__}
+    return names | {f"cli.{name}": getattr(cli, name) for name in cli.__all__}
 
 
 def undocumented(objects: dict[str, Any]) -> list[str]:
@@ -76,14 +85,16 @@ def undocumented(objects: dict[str, Any]) -> list[str]:
         f"{name}.{key}": member
         for name, o in objects.items()
         if isinstance(o, type) and not o.__module__.startswith("torch")
-        for key, member in vars(o).items()
+        for base in o.__mro__
+        if base.__module__.startswith(minilearn.__name__) or base is o
+        for key, member in vars(base).items()
         if not key.startswith("_") and (inspect.isroutine(member) or isinstance(member, property))
     }
     return [name for name, o in (objects | members).items() if not doc_of(name, o).strip()]
 
 
 def doc_of(name: str, o: Any) -> str:
-    """Return an object's own docstring; of a value, the string that stands after its assignment."""
+    """Return an object's own docstring; for a value, the string after its assignment."""
     if inspect.isclass(o) or inspect.isroutine(o) or isinstance(o, property):
         return o.__doc__ or ""
     for statement, after in pairwise(tree(home(name)).body):

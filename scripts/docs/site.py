@@ -7,9 +7,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import minilearn
 from scripts.docs import events, reference
-from scripts.docs.names import ROOT, undocumented
+from scripts.docs.names import ROOT, public_objects, undocumented
 
 PAGES = {"README.md": "index.md", "CHANGELOG.md": "changes.md"}
 MATH = re.compile(r"(?<![\\$`])(\$\$?)(?=\S)([^$`]+?)(?<=\S)\1(?![\d$`])")
@@ -22,7 +21,7 @@ def notebooks() -> list[Path]:
 
 
 def site_page(path: str) -> str | None:
-    """Return where a file of the repository is on the site, None where it is not."""
+    """Return the path of a repository's file on the site, None if it is not on it."""
     if re.fullmatch(r"nbs/\w+\.ipynb", path):
         return f"lessons/{Path(path).stem}.md"
     return path.removeprefix("docs/") if path.startswith("docs/") else PAGES.get(path)
@@ -31,8 +30,8 @@ def site_page(path: str) -> str | None:
 def site_links(text: str, folder: str = "") -> str:
     """Return a page of the repository with its links turned into those of the site.
 
-    A link to a file that is not on the site becomes plain text; one to a file that is not there at
-    all stays, so that a strict build fails.
+    A link to a file that is not on the site becomes text; a link to a file that does not exist
+    stays, so that a strict build fails.
 
     Args:
         text: Markdown.
@@ -40,13 +39,13 @@ def site_links(text: str, folder: str = "") -> str:
     """
 
     def turn(match: re.Match) -> str:
-        picture, label, target, anchor = match.groups(default="")
+        bang, label, target, anchor = match.groups(default="")
         file = ROOT / folder / target
         if not target or ":" in target or not file.exists():
             return match[0]
         page = site_page(file.resolve().relative_to(ROOT).as_posix())
         up = "../" if folder else ""
-        return f"{picture}[{label}]({up}{page}{anchor})" if page else label
+        return f"{bang}[{label}]({up}{page}{anchor})" if page else label
 
     return LINK.sub(turn, text)
 
@@ -60,7 +59,7 @@ def with_math(text: str) -> str:
 
 
 def lesson(path: Path) -> tuple[str, dict[str, bytes]]:
-    """Return a notebook as Markdown with the outputs it was saved with, and its pictures."""
+    """Return a notebook as Markdown with the outputs it was saved with, and its images."""
     import nbformat
     from nbconvert import MarkdownExporter
 
@@ -69,33 +68,34 @@ def lesson(path: Path) -> tuple[str, dict[str, bytes]]:
         if cell.cell_type == "markdown":
             cell.source = with_math(cell.source)
     text, resources = MarkdownExporter().from_notebook_node(notebook)
-    pictures = {f"{path.stem}_{name}": data for name, data in resources["outputs"].items()}
+    images = {f"{path.stem}_{name}": data for name, data in resources["outputs"].items()}
     for name in resources["outputs"]:
         text = text.replace(f"]({name})", f"]({path.stem}_{name})")
-    return site_links(text, "nbs"), pictures
+    return site_links(text, "nbs"), images
 
 
 def generated() -> dict[str, str | bytes]:
-    """Return every page and picture that no file in docs/ holds, by its path on the site."""
+    """Return every page and image that no file in docs/ holds, by its path on the site."""
     pages: dict[str, str | bytes] = {
         page: site_links((ROOT / file).read_text(encoding="utf-8")) for file, page in PAGES.items()
     }
     pages |= {f"reference/{name}.md": text for name, text in reference.pages().items()}
     for path in notebooks():
-        text, pictures = lesson(path)
+        text, images = lesson(path)
         pages[f"lessons/{path.stem}.md"] = text
-        pages |= {f"lessons/{name}": data for name, data in pictures.items()}
+        pages |= {f"lessons/{name}": data for name, data in images.items()}
     return pages
 
 
 def menu() -> list[Any]:
-    """Return the menu: lessons and rooms as they are found, titles from their first headings."""
+    """Return the menu: lessons and folders as they are found, titles from their first headings."""
     return [
         {"Home": "index.md"},
         "coming_from.md",
+        "map.md",
         "events.md",
         {"Lessons": [f"lessons/{path.stem}.md" for path in notebooks()]},
-        {"Reference": [f"reference/{name}.md" for name in reference.ROOMS]},
+        {"Reference": [f"reference/{name}.md" for name in reference.FOLDERS]},
         "changes.md",
     ]
 
@@ -111,7 +111,7 @@ def on_files(files: Any, config: Any) -> Any:
     from mkdocs.exceptions import PluginError
     from mkdocs.structure.files import File
 
-    missing = undocumented({name: getattr(minilearn, name) for name in minilearn.__all__})
+    missing = undocumented(public_objects())
     if missing:
         raise PluginError(f"without a docstring: {', '.join(missing)}. Write one for each.")
     for path, content in generated().items():
@@ -125,14 +125,14 @@ def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
 
 
 class Loads(HTMLParser):
-    """Collects what a page loads from other places; a link that a reader may follow is none."""
+    """Collects what a page loads from other sites; links for the reader do not count."""
 
     def __init__(self) -> None:
         super().__init__()
         self.found: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Look at what a tag loads."""
+        """Keep the address that a tag loads."""
         given = dict(attrs)
         address = given.get("src") or (given.get("href") if tag == "link" else "") or ""
         if re.match(r"(https?:)?//", address):
@@ -140,7 +140,7 @@ class Loads(HTMLParser):
 
 
 def loaded_from_elsewhere(page: str) -> list[str]:
-    """Return the addresses that a browser asks for when it shows a page, but for the site's own."""
+    """Return the addresses on other sites that a browser loads to show a page."""
     loads = Loads()
     loads.feed(page)
     return loads.found

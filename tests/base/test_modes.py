@@ -1,4 +1,4 @@
-"""Train and eval modes: set for each pass, frozen modules left alone, all put back."""
+"""Train and eval modes: set for each epoch, frozen modules left alone, all put back."""
 
 from types import SimpleNamespace
 
@@ -15,7 +15,7 @@ def noisy_model():
     return nn.Sequential(*layers)
 
 
-def test_the_model_is_set_to_each_pass_s_mode_before_before_epoch():
+def test_the_model_has_its_mode_before_before_epoch():
     modes = []
     watch = At("before_epoch", lambda learn: modes.append(learn.model.training), times=9)
     learn = toy_learner([watch])

@@ -38,7 +38,7 @@ def is_blank(ax):
     return not ax.axison and not ax.get_images()
 
 
-def test_grid_has_room_for_any_n_and_no_row_too_many():
+def test_a_grid_fits_any_n_without_a_row_too_many():
     for n in range(1, 101):
         rows, cols = _grid_shape(n, None, None)
         assert n <= rows * cols < n + rows and rows <= cols <= rows + 2

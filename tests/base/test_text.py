@@ -46,7 +46,7 @@ cells = st.text("ab é", max_size=5)
         lambda n: st.lists(st.lists(cells, min_size=n, max_size=n), min_size=1)
     )
 )
-def test_every_cell_stands_under_the_one_above(rows):
+def test_every_cell_is_under_the_one_above(rows):
     lines = in_columns(rows, [str.ljust])
     start = 0
     for i, column in enumerate(zip(*rows, strict=True)):

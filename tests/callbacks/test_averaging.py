@@ -1,4 +1,4 @@
-"""Averages of the weights: what they are, when they stand in for the model, that they leave it."""
+"""Averages of the weights: their values, when the model is evaluated with them, their removal."""
 
 import copy
 from functools import partial
@@ -158,7 +158,7 @@ def test_the_moving_average_equals_torchs_to_the_bit():
         assert torch.equal(ours[name], p)
 
 
-def test_equal_shares_equal_torchs_to_the_bit_from_the_start_on():
+def test_equal_weights_equal_torchs_to_the_bit_from_the_start_on():
     model = mlp()
     theirs = AveragedModel(model, multi_avg_fn=get_swa_multi_avg_fn())
     cb = SWACB(0.5)
@@ -199,7 +199,7 @@ def test_a_model_in_half_precision_is_averaged_in_full():
     Learner(model, (data,), F.mse_loss, 0.1, cbs=[TrainCB(), ema]).fit(1)
     moved = (ema._averages["weight"] - start).abs().max().item()
     assert ema._averages["weight"].dtype == torch.float32
-    assert moved > 0.001  # in bfloat16 a share of 0.001 is rounded away, and nothing ever moves
+    assert moved > 0.001  # in bfloat16 a weight of 0.001 is rounded away, and nothing ever moves
     assert ema.averaged_state_dict()["weight"].dtype == torch.bfloat16
 
 
@@ -365,7 +365,7 @@ def test_weights_that_are_not_put_back_would_be_seen():
         check_swapped_out(Stays(0.5), ENDS["an error"])
 
 
-def test_validations_judge_the_averages_once_there_are_some():
+def test_validations_use_the_averages_once_there_are_some():
     weights = Weights()
     learn = toy_learner([SWACB(2), weights], model=mlp())
     learn.fit(2)
@@ -374,7 +374,7 @@ def test_validations_judge_the_averages_once_there_are_some():
     assert not same(weights.averaged[1], weights.live[3])
 
 
-def test_validate_and_get_preds_judge_what_the_fit_judged():
+def test_validate_and_get_preds_use_the_weights_that_the_fit_validated():
     ema, metrics = EMACB(0.5), MetricsCB()
     learn = toy_learner([ema, metrics], model=mlp())
     learn.fit(2)
@@ -398,7 +398,7 @@ def test_a_model_that_can_be_reset_is_validated_with_its_averages_too():
     assert learn.validate().loss == learn.history["valid_loss"][-1]
 
 
-def test_a_validation_in_mid_fit_from_a_callback_judges_them_too_and_leaves_the_fit_alone():
+def test_a_validation_in_mid_fit_from_a_callback_uses_them_too_and_leaves_the_fit_alone():
     """Between forward and backward, where a change of the weights would spoil the gradient."""
     weights, results = Weights(), []
     look = At("after_loss", lambda learn: results.append(learn.validate()), times=99)
@@ -410,7 +410,7 @@ def test_a_validation_in_mid_fit_from_a_callback_judges_them_too_and_leaves_the_
     assert len({r.loss for r in results}) > 2
 
 
-def test_a_pass_inside_the_validation_keeps_the_averages_in():
+def test_a_nested_run_inside_the_validation_keeps_the_averages_in():
     weights = Weights()
     look = At("before_batch", lambda learn: learn.validate(), lambda learn: not learn.training)
     ema = EMACB(0.5)
@@ -431,7 +431,7 @@ def test_probes_that_train_leave_the_averages_alone():
     assert same(live, learn.model.state_dict())
 
 
-def test_weights_that_were_loaded_after_the_fit_are_judged_themselves():
+def test_weights_that_were_loaded_after_the_fit_are_used_themselves():
     learn = toy_learner([EMACB(0.5), MetricsCB()], model=mlp())
     learn.fit(1)
     learn.model.load_state_dict(mlp().state_dict())
@@ -527,7 +527,7 @@ def test_stopped_and_resumed_equals_unbroken(make, when):
     assert same(state["averages"], first.state_dict()["averages"])  # what was loaded is not touched
 
 
-def test_best_weights_are_those_that_were_judged():
+def test_best_weights_are_those_that_were_evaluated():
     weights = Weights()
     states = []
     look = At("after_round", lambda learn: states.append(validated_state(learn)), times=9)
@@ -546,7 +546,7 @@ def batch_means(model, data):
 
 
 def check_fresh_statistics():
-    data = batches(5, size=6) + batches(1, size=3, seed=9)  # a short tail has the same share
+    data = batches(5, size=6) + batches(1, size=3, seed=9)  # a short tail has the same weight
     model = mlp(0.3)
     model[1].momentum = 0.2
     model[3].eval()
@@ -565,7 +565,7 @@ def check_fresh_statistics():
 
 
 @pytest.mark.case("C107")
-def test_statistics_for_the_average_are_means_with_equal_shares():
+def test_statistics_for_the_average_are_means_with_equal_weights():
     check_fresh_statistics()
 
 
@@ -670,7 +670,7 @@ def test_the_refresh_reads_a_shortened_loader_whole():
     assert cb.averaged_state_dict()["1.num_batches_tracked"].item() == 5
 
 
-def test_it_is_fine_with_cut_pictures():
+def test_it_is_fine_with_cut_images():
     data = [(torch.randn(4, 1, 8, 8), torch.randint(0, 3, (4,))) for _ in range(3)]
     model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     ema = EMACB(0.5)

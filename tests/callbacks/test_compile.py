@@ -35,7 +35,7 @@ def test_a_sequential_model_is_compiled_whole():
     assert len(graphs) == 1 and graphs[0].count("call_function") == 3
 
 
-def test_hooks_of_a_compiled_model_are_heard():
+def test_hooks_of_a_compiled_model_are_called():
     heard, model = [], linear()
     model.register_forward_hook(lambda module, args, output: heard.append(output.shape))
     cbs = [TrainCB(), CompileCB(backend="eager")]

@@ -103,7 +103,7 @@ def test_the_flags_come_back_whatever_ends_the_fit(flags_kept, error):
     assert flags() == before
 
 
-def test_a_pass_inside_the_fit_leaves_the_switch_on(flags_kept):
+def test_a_nested_run_inside_the_fit_leaves_the_switch_on(flags_kept):
     learn, seen = toy_learner([DeterministicCB()]), []
 
     @learn.on("after_batch", when=lambda learn: learn.training)
@@ -157,7 +157,7 @@ def channels_last(x):
     return x.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_pictures_and_weights_lie_with_channels_last_in_the_fit_and_not_after_it():
+def test_images_and_weights_lie_with_channels_last_in_the_fit_and_not_after_it():
     learn, seen = conv_learner([ChannelsLastCB()]), []
     weight = learn.model[0].weight
     learn.on(
@@ -183,7 +183,7 @@ def test_weights_that_lay_so_before_stay_so():
     assert channels_last(learn.model[0].weight)
 
 
-def test_a_pass_inside_the_fit_leaves_the_weights_as_they_lie():
+def test_a_nested_run_inside_the_fit_leaves_the_weights_as_they_lie():
     learn, once, seen = conv_learner([ChannelsLastCB()]), conv_learner([ChannelsLastCB()]), []
 
     @learn.on("after_loss", when=lambda learn: learn.training)
@@ -198,7 +198,7 @@ def test_a_pass_inside_the_fit_leaves_the_weights_as_they_lie():
     assert_same_weights(learn.model, once.model)
 
 
-def test_what_is_no_picture_is_left_alone():
+def test_what_is_no_image_is_left_alone():
     cb, learn = ChannelsLastCB(), toy_learner()
     x = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
     learn.batch = (x, torch.zeros(2, 3), "text")

@@ -37,7 +37,7 @@ NAN, INF = float("nan"), float("inf")
 
 
 class Best(Callback):
-    """Notes the rounds that beat the best, as a saver would."""
+    """Notes the rounds that beat the best, as a checkpoint callback would."""
 
     order = Order.SAVE
 
@@ -295,12 +295,12 @@ def check_orders(make):
 
 
 @pytest.mark.case("C070")
-def test_metrics_saver_and_stopper_may_stand_in_any_order():
+def test_metrics_checkpoints_and_stoppers_may_be_listed_in_any_order():
     check_orders(Saver)
 
 
 @pytest.mark.case("C070")
-def test_a_saver_before_the_metrics_would_be_seen():
+def test_a_checkpoint_before_the_metrics_would_be_seen():
     with pytest.raises(AssertionError):
         check_orders(EarlySaver)
 
@@ -347,7 +347,7 @@ def test_the_best_weights_are_back_however_the_fit_ended(end, averages):
         pass
     assert stop.best_epoch == 1
     assert same(learn.model.state_dict(), states.judged[1])
-    # and these are what is judged from now on, though averages go on standing in
+    # and these are what is evaluated from now on, though averages still replace the weights
     best = linear()
     best.load_state_dict(states.judged[1])
     with torch.no_grad():
@@ -383,7 +383,7 @@ def test_a_dry_run_does_not_disturb_a_stopper():
 # ---- a time limit ----
 
 
-def test_the_time_limit_ends_the_pass_and_validates_before_the_end(monkeypatch):
+def test_the_time_limit_ends_the_epoch_and_validates_before_the_end(monkeypatch):
     now = itertools.count(step=10)  # each look at the clock takes ten seconds
     monkeypatch.setattr(stopping.time, "monotonic", lambda: next(now))
     limit = TimeLimitCB(minutes=1)

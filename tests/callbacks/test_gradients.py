@@ -84,7 +84,7 @@ def test_batches_that_are_cancelled_before_their_backward_are_in_no_group(sizes,
 
 
 @given(sizes=sizes, n=st.integers(1, 5), cancelled=st.sets(st.integers(0, 11)))
-def test_batches_that_are_cancelled_behind_their_backward_are_in_the_group(sizes, n, cancelled):
+def test_batches_that_are_cancelled_after_their_backward_are_in_the_group(sizes, n, cancelled):
     ours, theirs, data = double(), double(), sized(sizes)
     at = At("after_backward", CancelBatchException, lambda learn: learn.iter in cancelled, 99)
     toy_learner([GradAccumCB(n), at], (data,), ours).fit(1)
@@ -159,7 +159,7 @@ def test_a_fit_by_updates_ends_after_its_last_update(n_steps, stream):
     assert_close(model, theirs)
 
 
-def test_passes_that_are_cut_by_updates_let_groups_go_on_across_the_end_of_the_data():
+def test_rounds_that_are_cut_by_updates_let_groups_go_on_across_the_end_of_the_data():
     data, model = sized([2, 3, 1, 2, 2]), double()
     learn = toy_learner([GradAccumCB(2)], (data, data[:1]), model)
     learn.fit(2, valid_every=(2, "step"))
@@ -171,11 +171,11 @@ def test_passes_that_are_cut_by_updates_let_groups_go_on_across_the_end_of_the_d
 
 
 @pytest.mark.parametrize("every", [2, (2, "step")])
-def test_a_group_may_be_larger_than_the_data_where_passes_are_cut_by_updates(every):
+def test_a_group_may_be_larger_than_the_data_where_rounds_are_cut_by_updates(every):
     data, model = sized([2, 3]), double()
     toy_learner([GradAccumCB(5)], (data, data[:1]), model).fit(n_steps=3, valid_every=every)
     theirs = double()
-    group = data * 2 + data[:1] if every == (2, "step") else data  # else a pass ends a group
+    group = data * 2 + data[:1] if every == (2, "step") else data  # else an epoch ends a group
     second = data[1:] + data * 2 if every == (2, "step") else data
     by_large_batches(theirs, [joined(group), joined(second), joined(group)], 1)
     assert_close(model, theirs)
@@ -345,7 +345,7 @@ def test_a_loss_that_was_weighted_is_put_back_when_its_backward_is_cancelled():
 
 
 @pytest.mark.parametrize("event", ["after_loss", "after_batch", "before_batch"])
-def test_a_cancelled_pass_closes_its_group(event):
+def test_a_cancelled_epoch_closes_its_group(event):
     data, model, theirs = sized([2, 3, 1, 2]), double(), double()
     metrics, updates = MetricsCB(), []
     note = At("after_step", lambda learn: updates.append(len(metrics.rows)), times=9)
@@ -360,7 +360,7 @@ def test_a_cancelled_pass_closes_its_group(event):
 
 
 @pytest.mark.parametrize("error", [CancelFitException, ZeroDivisionError, KeyboardInterrupt])
-def test_a_group_is_dropped_with_a_warning_when_more_than_the_pass_ends(error):
+def test_a_group_is_dropped_with_a_warning_when_more_than_the_epoch_ends(error):
     data, model, theirs = sized([2, 3, 1, 2]), double(), double()
     learn = toy_learner([At("after_batch", error, is_batch(2)), GradAccumCB(2)], (data,), model)
     before = Before(learn)
@@ -379,7 +379,7 @@ def test_a_group_is_dropped_with_a_warning_when_more_than_the_pass_ends(error):
     assert_close(model, theirs)
 
 
-def test_a_pass_inside_a_group_leaves_the_group_alone():
+def test_a_nested_run_inside_a_group_leaves_the_group_alone():
     data, model, theirs = sized([2, 3, 1, 2, 2]), double(), double()
     look = At("after_batch", lambda learn: learn.validate(), lambda learn: learn.training, 99)
     toy_learner([GradAccumCB(2), look], (data, data[:2]), model).fit(2)
@@ -665,7 +665,7 @@ def test_each_fit_counts_its_skips_anew():
 
 @pytest.mark.parametrize("guard", [NonFiniteCB(), ClipGradCB(1.0)], ids=repr)
 @pytest.mark.filterwarnings("ignore:the gradients of epoch", "ignore:gradients were not finite")
-def test_ten_skips_in_a_row_are_too_many_unless_told_otherwise(guard):
+def test_ten_skips_in_a_row_are_too_many_by_default(guard):
     with pytest.raises(FloatingPointError, match="batch 9 .*10 in a row"):
         toy_learner([guard, Poison(*range(12))], (batches(12),)).fit(1)
 

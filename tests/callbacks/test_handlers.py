@@ -15,7 +15,7 @@ def learner(n_train=7, n_valid=2, cbs=(), **kwargs):
 
 
 @pytest.mark.parametrize("event", POINTS)
-def test_a_function_hears_every_event_as_often_as_it_fires(event):
+def test_a_function_gets_every_event_as_often_as_it_fires(event):
     heard, by_method = [], []
     method = {event: lambda self, learn: by_method.append(learn.iter)}
     learn = learner(cbs=[type("Listens", (Callback,), method)()])
@@ -24,7 +24,7 @@ def test_a_function_hears_every_event_as_often_as_it_fires(event):
     assert heard == by_method != []
 
 
-def test_every_counts_batches_from_the_start_of_each_pass():
+def test_every_counts_batches_from_the_start_of_each_epoch():
     learn, heard = learner(), []
     learn.on("after_batch", lambda learn: heard.append((learn.training, learn.iter)), every=3)
     learn.fit(2)
@@ -137,7 +137,7 @@ def test_adding_and_removing_in_mid_fit_do_not_call_the_function(event):
     assert heard == []
 
 
-def test_a_function_added_in_mid_fit_hears_what_comes():
+def test_a_function_added_in_mid_fit_gets_what_comes():
     learn, heard = learner(), []
 
     @learn.on("after_batch", when=lambda learn: learn.iter == 4, once=True)
@@ -156,7 +156,7 @@ def test_the_order_is_kept():
     assert heard == ["metrics", "default"]
 
 
-def test_a_condition_that_was_met_in_a_pass_inside_the_fit_does_not_use_up_once():
+def test_a_condition_that_was_met_in_a_nested_run_does_not_count_for_once():
     learn, depths = learner(), []
     learn.on("before_batch", lambda learn: depths.append(learn.depth), once=True)
     learn.validate()

@@ -51,7 +51,7 @@ class iter_only:
         (None, 3, (10, 3)),
     ],
 )
-def test_passes_have_as_many_batches_as_was_said(train, valid, expected):
+def test_epochs_have_as_many_batches_as_was_said(train, valid, expected):
     look = Look()
     learn = toy_learner([LimitBatchesCB(train, valid), look], (batches(10), batches(4)))
     learn.fit(2)
@@ -69,7 +69,7 @@ def test_a_limited_fit_equals_one_on_fewer_batches():
     assert_same_weights(learn.model, model)
 
 
-def test_events_and_a_row_of_history_are_those_of_a_whole_pass():
+def test_events_and_a_row_of_history_are_those_of_a_whole_epoch():
     learn, events = toy_learner([LimitBatchesCB(1, 1)]), []
     learn.on("after_epoch", lambda learn: events.append(learn.training))
     learn.on("after_round", lambda learn: events.append("round"))
@@ -102,7 +102,7 @@ def test_limits_that_make_no_sense_are_refused(limit):
         LimitBatchesCB(train=limit)
 
 
-def test_a_shortened_loader_answers_like_the_one_behind_it():
+def test_a_shortened_loader_has_the_attributes_of_the_whole_one():
     data = torch.utils.data.TensorDataset(torch.arange(10))
     dl = Shortened(torch.utils.data.DataLoader(data, 2), 3)
     assert len(dl) == len(list(dl)) == 3
@@ -111,7 +111,7 @@ def test_a_shortened_loader_answers_like_the_one_behind_it():
     assert not hasattr(dl, "no_such_thing")
 
 
-def test_a_model_overfits_the_same_batches_in_every_pass():
+def test_a_model_overfits_the_same_batches_in_every_epoch():
     data = torch.utils.data.TensorDataset(torch.arange(20.0)[:, None], torch.zeros(20, 1))
     dl = torch.utils.data.DataLoader(data, 2, shuffle=True)
     look = Look()

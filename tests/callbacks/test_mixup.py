@@ -1,4 +1,4 @@
-"""Mixtures of samples: the loss has each sample's shares, metrics get labels, nothing stays."""
+"""Mixtures of samples: the loss has each sample's weights, metrics get labels, nothing stays."""
 
 import math
 from functools import partial
@@ -87,12 +87,12 @@ def check_shares():
 
 
 @pytest.mark.case("C113")
-def test_each_sample_has_its_own_shares_in_the_loss():
+def test_each_sample_has_its_own_weights_in_the_loss():
     check_shares()
 
 
 @pytest.mark.case("C113")
-def test_shares_that_are_averaged_first_would_be_seen(monkeypatch):
+def test_weights_that_are_averaged_first_would_be_seen(monkeypatch):
     def averaged(self, loss_func, preds, targets):
         share = self.weight.mean()
         return share * loss_func(preds, self.a) + (1 - share) * loss_func(preds, self.b)
@@ -148,7 +148,7 @@ def test_several_targets_and_real_numbers():
     torch.testing.assert_close(compare(both, preds, (target, real)), expected)
 
 
-def test_a_get_loss_of_the_users_own_is_told_what_to_do():
+def test_an_error_tells_a_get_loss_of_the_users_own_what_to_do():
     class Mine(TrainCB):
         def get_loss(self, learn):
             learn.loss = learn.loss_func(learn.preds, learn.batch[1])
@@ -242,7 +242,7 @@ def test_with_any_recipe_mixing_is_the_same_as_mixed_data_with_soft_labels(recip
 
 
 class Replaces(MixUpCB):
-    """Broken: exchanges the loss in the training passes, and puts it back where they end well."""
+    """Broken: exchanges the loss in the training epochs, and puts it back where they end well."""
 
     def before_epoch(self, learn):
         if learn.training:
@@ -323,7 +323,7 @@ class Soft(Callback):
 
 
 class Unmixed(MixUpCB):
-    """Broken: leaves the labels of the first samples, whatever their share."""
+    """Broken: leaves the labels of the first samples, whatever their weight."""
 
     def before_batch(self, learn):
         y = learn.batch[1]
@@ -332,9 +332,9 @@ class Unmixed(MixUpCB):
 
 
 class Larger(Callback):
-    """Keeps the label with the larger share of each sample, worked out from the inputs.
+    """Keeps the label with the larger weight of each sample, worked out from the inputs.
 
-    Input i of each batch is the one-hot picture of its number, so the shares can be read off.
+    Input i of each batch is the one-hot image of its number, so the weights can be read off.
     """
 
     order = MixUpCB.order + 1
@@ -369,7 +369,7 @@ def check_metrics(make):
 
 
 @pytest.mark.case("C112")
-def test_metrics_get_the_label_with_the_larger_share_and_validation_is_untouched():
+def test_metrics_get_the_label_with_the_larger_weight_and_validation_is_untouched():
     for seed in range(5):
         torch.manual_seed(seed)
         check_metrics(MixUpCB)
@@ -412,7 +412,7 @@ def test_validation_batches_are_those_of_the_loader():
     assert all(batch is own for batch, own in zip(valid, learn.dls[1], strict=True))
 
 
-def test_inputs_and_targets_of_any_batch_are_told_apart():
+def test_inputs_and_targets_of_any_batch_are_distinguished():
     data = [{"y": torch.arange(4), "a": torch.randn(4, 3), "b": torch.randn(4, 3), "id": "no"}] * 2
 
     class Sum(nn.Module):
@@ -429,14 +429,14 @@ def test_inputs_and_targets_of_any_batch_are_told_apart():
     batch = look.seen[0][1]
     target, share = batch["y"], batch["y"].weight[:, None]
     assert isinstance(target, Mixed) and batch["id"] == "no"
-    for name in ("a", "b"):  # both with the same shares and partners
+    for name in ("a", "b"):  # both with the same weights and partners
         own = data[0][name]
         expected = share * own[target.a] + (1 - share) * own[target.b]
         torch.testing.assert_close(batch[name], expected)
 
 
 @pytest.mark.parametrize("size", [(8, 8), (7, 12)])
-def test_a_cut_picture_has_one_rectangle_and_its_exact_share(size):
+def test_a_cut_image_has_one_rectangle_and_its_exact_weight(size):
     x = torch.arange(16.0).view(16, 1, 1, 1).expand(16, 3, *size)
     look = Batches()
     data = [(x, torch.arange(16))]
@@ -457,7 +457,7 @@ def test_a_cut_picture_has_one_rectangle_and_its_exact_share(size):
     assert len(sizes) > 10
 
 
-def test_shares_follow_their_distribution():
+def test_weights_follow_their_distribution():
     shares = []
     look = At("after_loss", lambda learn: shares.append(learn.batch[1].weight), times=99)
     data = [(torch.randn(2000, 3), torch.randn(2000, 1))]
@@ -467,7 +467,7 @@ def test_shares_follow_their_distribution():
     assert shares[0].var().item() == pytest.approx(beta.variance.item(), abs=0.02)
 
 
-def test_pictures_of_bytes_can_be_cut_and_not_added_up():
+def test_images_of_bytes_can_be_cut_and_not_added_up():
     data = [((x * 50).clamp(0, 255).to(torch.uint8), y) for x, y in pictures(1)]
 
     class ToFloat(nn.Module):

@@ -23,7 +23,7 @@ from minilearn.callbacks.monitor import Monitor
 
 
 class Skips(Callback):
-    """Cancels every batch of some passes."""
+    """Cancels every batch of some epochs."""
 
     def __init__(self, rounds, training=False):
         self.rounds, self.training = rounds, training
@@ -63,7 +63,7 @@ def check_passed_over(watcher, name, rounds, folder):
 @pytest.mark.parametrize("rounds", [[0], [1, 2], [3], [0, 1, 2, 3]], ids=str)
 @pytest.mark.parametrize("name", ["valid_loss", "train_loss", "parts", "train_parts"])
 @pytest.mark.parametrize("watcher", WATCHERS)
-def test_a_round_in_which_nothing_was_measured_is_passed_over_and_told_once(
+def test_a_round_in_which_nothing_was_measured_is_ignored_with_one_warning(
     watcher, name, rounds, tmp_path
 ):
     check_passed_over(watcher, name, rounds, tmp_path)
@@ -122,7 +122,7 @@ def test_a_wrong_name_raises_after_the_first_round_in_which_something_was_measur
 
 
 @pytest.mark.parametrize("watcher", WATCHERS)
-def test_a_name_of_passes_that_are_not_made_is_an_error(watcher, tmp_path):
+def test_a_name_of_epochs_that_are_not_run_is_an_error(watcher, tmp_path):
     learn = toy_learner([MetricsCB(quiet=True), WATCHERS[watcher]("train_loss", tmp_path)])
     with pytest.raises(KeyError, match="no column 'train_loss'"):
         learn.fit(2, train=False)

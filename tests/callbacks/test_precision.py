@@ -301,7 +301,7 @@ def test_the_backward_pass_and_what_follows_see_full_precision():
 
 @pytest.mark.parametrize("event", POINTS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_pass_inside_a_batch_changes_nothing(event, dtype):
+def test_a_nested_run_inside_a_batch_changes_nothing(event, dtype):
     def trained(*cbs):
         learn = toy_learner([MixedPrecision(dtype), *cbs], (batches(4), batches(2)), mlp())
         learn.fit(1)

@@ -1,4 +1,4 @@
-"""Transforms of whole batches, and random changes of pictures for them."""
+"""Transforms of whole batches, and random changes of images for them."""
 
 from functools import partial
 
@@ -41,7 +41,7 @@ def zeros(batch):
 @pytest.mark.parametrize(
     ("on_train", "on_val"), [(True, True), (True, False), (False, True), (False, False)]
 )
-def test_it_works_in_the_passes_that_were_chosen(on_train, on_val):
+def test_it_works_in_the_epochs_that_were_chosen(on_train, on_val):
     look = Look()
     toy_learner([BatchTransformCB(zeros, on_train, on_val), look]).fit(1)
     changed = {(training, x == 0) for training, x in look.seen}
@@ -103,11 +103,11 @@ def test_predictions_are_made_of_transformed_batches():
     torch.testing.assert_close(flipped - bias, bias - plain)
 
 
-# ---- random changes of pictures ----
+# ---- random changes of images ----
 
 
 def pictures(n=64, size=(10, 12), dtype=torch.float32):
-    """Pictures whose values are all different, and so tell where they come from."""
+    """Images whose values are all different, and so show where they come from."""
     x = torch.arange(n * 2 * size[0] * size[1]).view(n, 2, *size)
     return (x % 251).to(torch.uint8) if dtype == torch.uint8 else x.to(dtype)
 
@@ -152,7 +152,7 @@ def rectangles(x, changed):
     return differ[:, 0]
 
 
-def test_erased_rectangles_have_their_size_and_noise_of_the_pictures_kind():
+def test_erased_rectangles_have_their_size_and_noise_of_the_images_kind():
     x = torch.randn(500, 2, 20, 20) * 3 + 1
     changed = rand_erase(x, pct=0.25, max_num=1, per_sample=True)
     erased = rectangles(x, changed)
@@ -174,7 +174,7 @@ def test_places_reach_from_edge_to_edge():
 
 
 @pytest.mark.parametrize("change", [rand_erase, rand_copy])
-def test_one_set_of_rectangles_serves_the_batch_unless_each_picture_has_its_own(change):
+def test_one_set_of_rectangles_serves_the_batch_unless_each_image_has_its_own(change):
     x = pictures(dtype=torch.float64)
     for _ in range(9):
         together = rectangles(x, change(x, max_num=1, pct=0.3))
@@ -184,7 +184,7 @@ def test_one_set_of_rectangles_serves_the_batch_unless_each_picture_has_its_own(
 
 
 @pytest.mark.parametrize("per_sample", [False, True])
-def test_a_copied_rectangle_is_found_elsewhere_in_its_picture(per_sample):
+def test_a_copied_rectangle_is_found_elsewhere_in_its_image(per_sample):
     x = torch.randn(40, 2, 10, 12)
     changed = rand_copy(x, pct=0.3, max_num=1, per_sample=per_sample)
     for picture, now in zip(x, changed, strict=True):
@@ -199,7 +199,7 @@ def test_a_copied_rectangle_is_found_elsewhere_in_its_picture(per_sample):
         assert (windows == patch).flatten(2).all(2).sum() == 1
 
 
-def test_flips_mirror_some_pictures_whole():
+def test_flips_mirror_some_images_whole():
     x = pictures(200)
     changed = RandomFlip(0.25)(x)
     mirrored = (changed == x.flip(-1)).flatten(1).all(1)
@@ -209,7 +209,7 @@ def test_flips_mirror_some_pictures_whole():
     assert RandomFlip(0.5)(torch.randn(4, 3, 5)).shape == (4, 3, 5)
 
 
-def test_crops_are_windows_of_the_padded_picture_each_with_its_own_place():
+def test_crops_are_windows_of_the_padded_image_each_at_its_own_position():
     x = pictures(200)
     changed = RandomCrop(2, fill=-1)(x)
     padded = nn.functional.pad(x, [2] * 4, value=-1)
@@ -220,7 +220,7 @@ def test_crops_are_windows_of_the_padded_picture_each_with_its_own_place():
     assert torch.equal(RandomCrop(0)(x), x)
 
 
-def test_a_batch_that_is_no_pictures_is_an_error():
+def test_a_batch_that_is_no_images_is_an_error():
     with pytest.raises(ValueError, match=r"\(B, C, H, W\)"):
         RandErase()(torch.randn(4, 3))
 

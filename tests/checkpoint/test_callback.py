@@ -611,7 +611,7 @@ def test_the_check_notices_the_wrong_direction(tmp_path):
         assert [int(name[5:8]) for name in names(tmp_path)] == [3, 4]
 
 
-def test_the_newest_stays_beside_the_best_unless_told_otherwise(tmp_path):
+def test_the_newest_stays_beside_the_best_by_default(tmp_path):
     for save_last, epochs in ((True, [0, 3]), (False, [0])):
         folder = tmp_path / str(save_last)
         fit_with_values([4, 3, 2, 1], folder, mode="max", keep=1, save_last=save_last)

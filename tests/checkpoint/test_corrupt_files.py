@@ -164,7 +164,7 @@ def test_a_cut_file_of_torch_is_corrupt_and_not_a_matter_of_trust(cut, trust, tm
     check_cut_file_of_torch(tmp_path, cut, trust)
 
 
-def test_that_check_sees_the_bare_error(tmp_path, monkeypatch):
+def test_that_check_sees_the_raw_error(tmp_path, monkeypatch):
     monkeypatch.setattr(weights_module, "reading", lambda *_: nullcontext())
     with pytest.raises(RuntimeError):
         check_cut_file_of_torch(tmp_path, -30, False)

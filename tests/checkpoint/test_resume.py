@@ -76,7 +76,7 @@ def test_every_checkpoint_of_a_run_leads_to_its_end(loader, length, tmp_path):
 
 
 @pytest.mark.parametrize("loader", [name for name in FORKED if name not in ("array", "plain")])
-def test_every_kind_of_loader_comes_back_to_its_place(loader, tmp_path):
+def test_every_kind_of_loader_comes_back_to_its_position(loader, tmp_path):
     for name, differ in resumed_from_each(Options(loader, "epochs", (7, "step")), tmp_path):
         assert not differ, name
 
@@ -379,7 +379,7 @@ def test_another_batch_size_is_said(tmp_path):
         learn.fit(2, resume=True)
 
 
-def test_plain_workers_are_warned_of_in_mid_pass_only(tmp_path):
+def test_torchs_workers_are_warned_of_in_mid_epoch_only(tmp_path):
     options = Options("plain, forked", "epochs", (4, "step"))
     fit(make(options, tmp_path / "a"), options)
     files = newest_first(tmp_path / "a")
@@ -390,7 +390,7 @@ def test_plain_workers_are_warned_of_in_mid_pass_only(tmp_path):
 
 
 class Counting(Callback):
-    """Keeps a number, to be told apart from another one."""
+    """Keeps a number, to be distinguished from another one."""
 
     def __init__(self, by):
         self.by, self.count = by, 0
@@ -428,8 +428,8 @@ class TakesApart(Callback):
         self.count = state.pop("of").pop("count")
 
 
-def test_a_state_that_is_taken_apart_when_it_is_loaded_serves_inside_a_pass_too(tmp_path):
-    """There it is loaded twice: before the fit, and when the pass has begun."""
+def test_a_state_that_is_taken_apart_when_it_is_loaded_serves_inside_an_epoch_too(tmp_path):
+    """There it is loaded twice: before the fit, and when the epoch has begun."""
     data = toy_dls(n_train=4)
     cyclic = partial(lr_scheduler.CyclicLR, base_lr=0.01, max_lr=0.1, step_size_up=3)
 

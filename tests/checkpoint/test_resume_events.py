@@ -50,14 +50,14 @@ def test_states_of_callbacks_count_no_event_of_a_resumed_pass_twice(every, tmp_p
     check_counts(tmp_path, valid_every=every)
 
 
-def test_that_check_sees_states_that_are_loaded_before_the_pass_only(tmp_path, monkeypatch):
+def test_that_check_sees_states_that_are_loaded_before_the_epoch_only(tmp_path, monkeypatch):
     monkeypatch.setattr(resume_module, "load_callbacks", once(resume_module.load_callbacks))
     with pytest.raises(AssertionError):
         check_counts(tmp_path)
 
 
 def once(load):
-    """Broken: states are put back when the fit begins, and not again in the pass."""
+    """Broken: states are put back when the fit begins, and not again in the epoch."""
     return lambda learn, state, warn=False: load(learn, state, warn) if warn else None
 
 
@@ -150,7 +150,7 @@ class Logs(Callback):
 
 def log_at(event):
     def log(self, learn):
-        at = 0 if event == "before_epoch" else learn.iter  # there it is the pass before's
+        at = 0 if event == "before_epoch" else learn.iter  # there it is the epoch before's
         seen = 100 * learn.epoch + 10 * learn.steps_done + at
         learn.log(**{event: float(seen)})
         if event == "after_batch" and not learn.training:

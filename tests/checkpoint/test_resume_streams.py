@@ -1,4 +1,4 @@
-"""Loaders that tell their own place, and streams that cannot, are gone on with after a stop."""
+"""Loaders with a state and streams without one go on after a stop."""
 
 import warnings
 
@@ -59,7 +59,7 @@ class Stream(IterableDataset):
         return iter(pairs(range(24)))
 
 
-def test_a_stream_that_cannot_tell_is_skipped_with_a_warning(tmp_path):
+def test_a_stream_without_a_state_is_skipped_with_a_warning(tmp_path):
     check_goes_on(tmp_path, lambda: DataLoader(Stream(), 4), warns=True)
 
 
@@ -76,7 +76,7 @@ def test_any_iterable_is_skipped_with_a_warning(tmp_path):
     check_goes_on(tmp_path, Generated, warns=True)
 
 
-def test_a_stream_of_hugging_face_tells_its_place(tmp_path):
+def test_a_stream_of_hugging_face_reports_its_position(tmp_path):
     datasets = pytest.importorskip("datasets")
 
     def loader():
@@ -102,7 +102,7 @@ def test_samples_in_a_shuffle_buffer_are_warned_of(tmp_path):
         seen_ids(tmp_path / "b", loader, files[2])
 
 
-def test_a_stateful_dataloader_tells_its_place(tmp_path):
+def test_a_stateful_dataloader_reports_its_position(tmp_path):
     stateful = pytest.importorskip("torchdata.stateful_dataloader")
     for workers in (0, 2):
         make = lambda n=workers: stateful.StatefulDataLoader(  # noqa: E731
@@ -142,7 +142,7 @@ def test_a_shortened_loader_goes_on_shortened(tmp_path):
 
 
 class Starting(IterableDataset):
-    """Tells its place; each pass starts over, or at the place that it was given before."""
+    """Reports its position; each epoch starts over, or at the position that it was given before."""
 
     def __init__(self, n):
         self.n, self.i, self.given = n, 0, None
@@ -168,7 +168,7 @@ class Shown(Starting):
 
 
 class GoingOn(Starting):
-    """Each pass begins where the one before was left, behind the end at the start."""
+    """Each epoch begins where the one before was left, and after the end at the start."""
 
     def __iter__(self):
         while self.i < self.n:
@@ -181,7 +181,7 @@ class GoingOn(Starting):
 
 
 class Endless(GoingOn):
-    """The same without an end; a place is kept until the pass."""
+    """The same without an end; a position is kept until the epoch."""
 
     def __iter__(self):
         self.i, self.given = self.i if self.given is None else self.given, None

@@ -231,7 +231,7 @@ def test_a_failed_save_leaves_the_file_before(tmp_path):
         learn.save(tmp_path / "m.pt")
 
 
-def test_inspect_tells_what_files_hold(tmp_path):
+def test_inspect_shows_what_files_hold(tmp_path):
     learn = toy_learner([EMACB(0.5)])
     learn.fit(2)
     learn.save_checkpoint(tmp_path / "m.ckpt")

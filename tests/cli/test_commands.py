@@ -17,7 +17,7 @@ WRITTEN += ["model.safetensors", "run.json"]
 
 @pytest.fixture(scope="module")
 def few():
-    """64 pictures of each split instead of 12,000."""
+    """64 images of each split instead of 12,000."""
     from datasets import DatasetDict
 
     whole = minilearn.fashion_mnist()
@@ -26,7 +26,7 @@ def few():
 
 @pytest.fixture(autouse=True)
 def asked(few, monkeypatch, tmp_path):
-    """Serve few pictures, in an empty folder; the list of whether all of them were asked for."""
+    """Serve few images, in an empty folder; the list of whether all of them were asked for."""
     asked = []
     monkeypatch.setattr(minilearn, "fashion_mnist", lambda full: asked.append(full) or few)
     monkeypatch.chdir(tmp_path)
@@ -81,7 +81,7 @@ def test_the_folder_of_a_run_is_a_model_that_predicts(few, tmp_path, capsys):
     assert cli.main(["predict", "here", "grey.png", "--device", "cpu"]) == 0
 
 
-def test_more_pictures_than_are_read_together_are_all_predicted(few, monkeypatch, capsys):
+def test_more_images_than_are_read_together_are_all_predicted(few, monkeypatch, capsys):
     train("--epochs", "1", "--out", "here")
     names = [f"{i}.png" for i in range(5)]
     for name, row in zip(names, few["test"], strict=False):
@@ -99,7 +99,7 @@ def test_one_seed_gives_one_history(tmp_path):
     assert a == b and a != c
 
 
-def test_full_asks_for_all_pictures(asked):
+def test_full_asks_for_all_images(asked):
     train("--epochs", "1", "--full")
     train("--epochs", "1")
     assert asked == [True, False]
@@ -196,7 +196,7 @@ def test_two_runs_in_one_second_have_two_folders(monkeypatch, tmp_path):
     ("command", "usage"),
     [("train", "[DATA] [options]"), ("predict", "MODEL FILES ... [options]"), ("inspect", "PATH")],
 )
-def test_help_begins_with_what_stands_alone(command, usage, capsys):
+def test_help_begins_with_the_required_arguments(command, usage, capsys):
     assert cli.main([command, "--help"]) == 0
     assert capsys.readouterr().out.startswith(f"usage: minilearn {command} {usage}")
 

@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def few():
-    """64 pictures of each split instead of 12,000."""
+    """64 images of each split instead of 12,000."""
     from datasets import DatasetDict
 
     whole = minilearn.fashion_mnist()
@@ -108,7 +108,7 @@ def test_train_from_python_is_the_command():
         cli.train({"epohcs": 1})
 
 
-def test_every_wish_becomes_its_callback():
+def test_every_option_becomes_its_callback():
     dls = build_dls(bs=16)
     wishes = {"ema": 0.9, "accum": 2, "clip": 1.0, "mixup": 0.4, "amp": "bf16", "compile": True}
     aug = Aug(flip=0.5)
@@ -348,7 +348,7 @@ def test_eval_gives_what_the_last_validation_gave(capsys):
     assert found["loss"] == pytest.approx(float(last["valid_loss"]), rel=1e-4)
 
 
-def test_a_folder_of_pictures_trains_is_evaluated_and_predicted(few, capsys):
+def test_a_folder_of_images_trains_is_evaluated_and_predicted(few, capsys):
     for split, role in (("train", "train"), ("test", "val")):
         for i, row in enumerate(few[split]):
             path = Path("pics", role, f"class{row['label']}", f"{i}.png")
@@ -380,7 +380,7 @@ def test_the_loss_follows_the_targets():
     assert torch.equal(build.class_loss(preds, several), binary)
 
 
-def test_options_of_pictures_reach_the_sample(few):
+def test_options_of_images_reach_the_sample(few):
     assert build_dls(bs=8, size=20).pipeline.size == (20, 20)
     assert build_dls(bs=8, channels=3).pipeline.channels == 3
     dls = build_dls(bs=8, mean=[0.5], std=[0.5])
@@ -452,7 +452,7 @@ def test_arguments_of_parts_become_what_their_functions_take():
     assert found == [1e-3, True, 1.0] and type(found[1]) is bool
 
 
-def test_pictures_with_several_labels_are_predicted_with_all_of_them(few, capsys):
+def test_images_with_several_labels_are_predicted_with_all_of_them(few, capsys):
     Path("pics").mkdir()
     lines = ["path,label"]
     for i, row in enumerate(few["train"]):

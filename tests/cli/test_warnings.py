@@ -45,7 +45,7 @@ def test_errors_put_the_form_of_warnings_back():
     assert warnings.formatwarning is before
 
 
-def test_a_training_with_a_damaged_picture_says_so_in_a_line(tmp_path):
+def test_a_training_with_a_corrupt_image_says_so_in_a_line(tmp_path):
     for name in ("a", "b"):
         (tmp_path / "data" / name).mkdir(parents=True)
         for i in range(8):

@@ -18,7 +18,7 @@ Named = namedtuple("Named", "first second")
 
 
 class Careful(Callback):
-    """Keeps account of the levels that it has heard to begin and to end."""
+    """Keeps account of the levels that it has seen to begin and to end."""
 
     def __init__(self):
         self.begun, self.ended, self.heard = Counter(), Counter(), []

@@ -1,4 +1,4 @@
-"""Cancelling: what still runs, what does not, and what a fit leaves behind."""
+"""Cancelling: what still runs, what does not, and what a fit leaves."""
 
 import pytest
 import torch
@@ -43,7 +43,7 @@ def test_a_cancel_at_any_point_is_followed_by_the_right_events_and_leaves_nothin
 
 
 def without_unheard(late, story):
-    """Put back the one event that callbacks behind the raising one must not hear."""
+    """Put back the one event that callbacks after the raising one must not get."""
     if story.point in ACTIONS or story.point.startswith("cleanup_"):
         return late
     heard = [e for e in story.trace if e not in ACTIONS]
@@ -55,7 +55,7 @@ def test_all_cancels_have_one_base():
     assert all(issubclass(cancel, CancelException) for cancel in CANCELS.values())
 
 
-def test_cancelling_an_epoch_ends_the_pass_but_not_the_validation():
+def test_cancelling_a_training_epoch_does_not_cancel_the_validation():
     seen = []
     cancel = At("after_batch", CancelEpochException, when=lambda learn: learn.training)
     after = At("after_batch", lambda learn: seen.append((learn.training, learn.iter)), times=9)
@@ -91,7 +91,7 @@ def test_a_cancelled_step_keeps_the_gradients_for_the_next_batch():
     learn, twice = toy_learner([At("before_step", CancelStepException)], dls=dls), []
     learn.add_cb(At("before_step", lambda learn: twice.append(learn.model.weight.grad.clone())))
     learn.fit(1, valid=False)
-    assert not twice  # the cancel comes first in the list, the watcher did not hear the event
+    assert not twice  # the cancel comes first in the list, the watcher did not get the event
     learn = toy_learner([At("before_step", CancelStepException)], dls=(batches(1) * 2,))
     learn.add_cb(At("before_step", lambda learn: twice.append(learn.model.weight.grad.clone())))
     learn.fit(1)
@@ -101,7 +101,7 @@ def test_a_cancelled_step_keeps_the_gradients_for_the_next_batch():
     torch.testing.assert_close(twice[0], 2 * twice[1])
 
 
-def test_single_batch_cb_ends_the_fit_after_one_batch_whatever_the_pass():
+def test_single_batch_cb_ends_the_fit_after_one_batch_of_training_or_validation():
     learn = toy_learner([SingleBatchCB])
     learn.fit(3)
     assert (learn.iter, learn.steps_done, learn.epoch) == (0, 1, 0)

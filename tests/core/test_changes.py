@@ -23,7 +23,7 @@ for _event in POINTS:
     setattr(Life, _event, lambda self, learn, e=_event: self.events.append(e))
 
 
-def test_a_callback_added_in_mid_fit_hears_of_the_levels_that_run():
+def test_a_callback_added_in_mid_fit_gets_the_events_of_the_levels_that_run():
     life = Life()
     add = At("after_loss", lambda learn: learn.add_cb(life), lambda learn: learn.iter == 1)
     learn = toy_learner([add])
@@ -36,7 +36,7 @@ def test_a_callback_added_in_mid_fit_hears_of_the_levels_that_run():
     learn.remove_cb(life)
 
 
-def test_a_callback_removed_in_mid_fit_cleans_up_and_hears_no_more():
+def test_a_callback_removed_in_mid_fit_cleans_up_and_gets_no_more_events():
     life = Life()
     remove = At("after_loss", lambda learn: learn.remove_cb(life))
     learn = toy_learner([life, remove])
@@ -71,7 +71,7 @@ def test_an_event_finishes_with_the_list_that_it_began_with():
     learn = toy_learner([a, b, c])
     learn.fit(1, valid=False)
     assert heard == ["b", "c"]
-    assert late.events.count("before_batch") == 2  # told once, then heard the second batch
+    assert late.events.count("before_batch") == 2  # called once, then in the second batch
     assert a not in learn.cbs and b not in learn.cbs
 
 

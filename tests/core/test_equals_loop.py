@@ -131,7 +131,7 @@ def test_the_check_of_validation_notices_one_that_moves_the_random_numbers(monke
 # ---- the optimizer ----
 
 
-def test_each_fit_makes_a_new_optimizer_unless_told_otherwise():
+def test_each_fit_makes_a_new_optimizer_by_default():
     learn = toy_learner(opt_func=partial(optim.SGD, momentum=0.9))
     learn.fit(1)
     first = learn.opt

@@ -102,7 +102,7 @@ def test_the_check_notices_another_error_in_the_model():
         )
 
 
-def test_the_note_says_so_where_the_pass_is_a_validation():
+def test_the_note_says_so_where_the_epoch_is_a_validation():
     error = ValueError()
     learn = toy_learner([At("after_loss", error, when=lambda learn: not learn.training)])
     with pytest.raises(ValueError):
@@ -290,7 +290,7 @@ def test_what_is_no_callback_is_refused(junk):
         Learner(linear(), toy_dls(), cbs=[TrainCB(), junk])
 
 
-def test_a_callback_that_stands_twice_is_refused():
+def test_a_callback_that_is_listed_twice_is_refused():
     cb = TrainCB()
     with pytest.raises(ValueError, match="twice"):
         Learner(linear(), toy_dls(), cbs=[cb, cb])

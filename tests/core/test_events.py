@@ -78,14 +78,14 @@ def test_a_fit_of_one_epoch_fires_the_events_of_the_design_in_its_order():
 @pytest.mark.parametrize(
     ("epochs", "n_train", "n_valid"), [(0, 2, 1), (1, 3, 2), (3, 2, 1), (2, 1, 0)]
 )
-def test_longer_fits_repeat_rounds_passes_and_batches(epochs, n_train, n_valid):
+def test_longer_fits_repeat_rounds_epochs_and_batches(epochs, n_train, n_valid):
     train, valid = toy_dls(n_train, n_valid)
     learn, events = traced((train, valid) if n_valid else (train,))
     learn.fit(epochs)
     assert events == plain_trace(epochs, n_train, n_valid)
 
 
-def test_a_fit_without_training_or_validation_leaves_out_those_passes():
+def test_a_fit_without_training_or_validation_leaves_out_those_epochs():
     learn, events = traced()
     learn.fit(1, valid=False)
     assert events == plain_trace(1, 2, 0)
@@ -109,7 +109,7 @@ def test_a_fit_leaves_nothing_but_its_results():
     assert events == plain_trace(1)
 
 
-def test_every_event_is_heard_in_the_order_of_the_slots_and_clean_ups_in_reverse():
+def test_every_event_reaches_callbacks_in_the_order_of_the_slots_and_clean_ups_in_reverse():
     heard = []
     slots = [Order.STOP, Order.PLACE, Order.METRICS, Order.METRICS + 1, Order.DEFAULT]
 

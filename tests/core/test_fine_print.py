@@ -1,4 +1,4 @@
-"""The fine print of a batch and a pass, a test a line: gradients, random numbers, cancels."""
+"""The fine print of a batch and an epoch, a test a line: gradients, random numbers, cancels."""
 
 import random
 

@@ -79,7 +79,7 @@ class Bare:
         return 2 * n if twice else n
 
 
-def test_with_cbs_keeps_name_docstring_and_return_value_on_a_bare_class():
+def test_with_cbs_keeps_name_docstring_and_return_value_on_a_class_without_a_base():
     bare = Bare()
     assert bare.run(3, twice=True) == 6
     assert bare.events == ["before_stage", "body", "after_stage", "cleanup_stage"]

@@ -90,7 +90,7 @@ def small_learner(kind="arrays", cbs=()):
 
 
 def everything(learn):
-    """All that a pass could disturb, by name, as text."""
+    """All that an epoch could disturb, by name, as text."""
     torch_opt = isinstance(learn.opt, optim.Optimizer)
     skipped = {"cbs", "stream", "dls", "opt", "model", "_table", "_owners", "plan", "metrics"}
     found = {
@@ -220,7 +220,7 @@ def test_that_check_sees_a_validation_that_draws(monkeypatch):
 
 
 @pytest.mark.case("C123")
-def test_modes_and_gradients_survive_an_error_in_a_pass():
+def test_modes_and_gradients_survive_an_error_in_a_nested_run():
     def check(learn):
         modes = [m.training for m in learn.model.modules()]
         for call in (learn.validate, learn.get_preds, learn.dry_run):
@@ -316,7 +316,7 @@ def test_a_dry_run_shows_errors_with_their_place():
     assert not learn.history and learn.levels == ()
 
 
-def test_a_dry_run_runs_one_batch_of_each_pass():
+def test_a_dry_run_runs_one_batch_of_training_and_of_validation():
     learn, seen = small_learner(), []
     learn.on("after_batch", lambda learn: seen.append((learn.training, learn.iter)))
     learn.dry_run()
@@ -368,8 +368,8 @@ def test_endless_nesting_is_an_error_that_says_what_to_do():
     assert learn.depth == 0 and learn.levels == ()
 
 
-def test_a_pass_over_a_loader_with_living_workers_goes_on_after_one_inside_it():
-    """Such a loader has one iterator: a second pass over it would start the first one anew."""
+def test_an_epoch_over_a_loader_with_living_workers_goes_on_after_one_inside_it():
+    """Such a loader has one iterator: a second epoch over it would start the first one anew."""
     data = TensorDataset(torch.arange(12.0)[:, None], torch.zeros(12, 1))
     train = DataLoader(data, 3, num_workers=1, persistent_workers=True)
     learn = Learner(nn.Linear(1, 1), (train, train), F.mse_loss, 0.01, [TrainCB()])
@@ -386,7 +386,7 @@ def test_a_pass_over_a_loader_with_living_workers_goes_on_after_one_inside_it():
     assert seen == list(range(12))
 
 
-def test_limits_are_for_fits_not_for_passes_inside_them():
+def test_limits_are_for_fits_not_for_nested_runs():
     learn = small_learner(cbs=[LimitBatchesCB(1, 1)])
     preds = []
     learn.on("after_round", lambda learn: preds.append(learn.get_preds()[0]))
@@ -415,7 +415,7 @@ def test_an_attribute_that_cannot_be_copied_does_no_harm():
 
 
 class CountsPasses:
-    """A loader that changes with each pass over it, and can tell and be told where it is."""
+    """A loader that changes with each epoch over it, and has a state to save and load."""
 
     def __init__(self, batches):
         self.batches, self.passes = batches, 0
@@ -455,7 +455,7 @@ class Total:
         self.n = 0
 
 
-def test_metrics_that_refer_to_each_other_do_so_in_a_pass_inside_a_fit_too():
+def test_metrics_that_refer_to_each_other_do_so_in_a_nested_run_too():
     class Measures(Callback):
         in_probe = True
 
@@ -510,7 +510,7 @@ def test_models_and_classes_with_a_reset_are_no_metrics():
 
 
 def test_a_probe_leaves_the_settings_of_the_optimizer_as_they_were():
-    learn = small_learner("torch")  # whose optimizer the probe shares
+    learn = small_learner("torch")  # whose optimizer the nested run uses, too
     seen = []
 
     def probe(learn):

@@ -1,4 +1,4 @@
-"""A pass begun behind its first batches equals the rest of the whole pass."""
+"""An epoch begun after its first batches equals the rest of the whole epoch."""
 
 import random
 import warnings
@@ -51,7 +51,7 @@ def rest_and_whole(loader, n, **kwargs):
 @pytest.mark.parametrize("n", [0, 1, 5, 6])
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("make", [shuffled, by_batch_sampler, lambda: shuffled(drop_last=True)])
-def test_the_rest_of_a_shuffled_pass_is_that_of_the_whole_one_and_nothing_is_said(make, exact, n):
+def test_the_rest_of_a_shuffled_epoch_is_that_of_the_whole_one_and_nothing_is_said(make, exact, n):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         rest, whole = rest_and_whole(make(), n, exact=exact)
@@ -78,7 +78,7 @@ def test_workers_of_torch_are_warned_of_and_the_order_is_kept():
     assert rest == whole[2:]
 
 
-def test_a_list_is_counted_and_an_iterable_that_tells_nothing_is_read_with_a_warning():
+def test_a_list_is_counted_and_an_iterable_without_a_state_is_read_with_a_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert list(skip_batches(NUMBERS, 20, None)) == [20, 21]
@@ -114,7 +114,7 @@ def test_each_generator_of_a_loader_is_found_once():
 
 
 class Told(IterableDataset):
-    """A stream that tells its place."""
+    """A stream that reports its position."""
 
     place = 0
 
@@ -130,7 +130,7 @@ class Told(IterableDataset):
         self.place = state["place"]
 
 
-def test_a_stream_that_tells_its_place_is_asked_and_none_that_workers_copy():
+def test_a_stream_with_a_state_is_asked_for_it_and_none_that_workers_copy():
     data = Told()
     own = {"position": {"place": 0}, "generator": None}
     assert own_state(DataLoader(data, 2)) == own_state(data) == own

@@ -28,7 +28,7 @@ from minilearn.learner import Learner
 
 
 class Stream:
-    """The same batches on every pass, and no length."""
+    """The same batches on every epoch, and no length."""
 
     def __init__(self, batches):
         self.batches = batches
@@ -38,7 +38,7 @@ class Stream:
 
 
 class Passes(Callback):
-    """Writes down each pass: (epoch, batches) where it trains, "valid" where it validates."""
+    """Writes down each epoch: (epoch, batches) where it trains, "valid" where it validates."""
 
     def __init__(self):
         self.passes, self.batches, self.lasts = [], 0, []
@@ -73,7 +73,7 @@ def fit(n_train, n_valid=1, length=True, cbs=(), **kwargs):
         (10, [4, "valid", 4, "valid", 2, "valid"]),
     ],
 )
-def test_n_steps_makes_that_many_updates_over_as_many_passes_as_it_takes(n_steps, passes, length):
+def test_n_steps_makes_that_many_updates_over_as_many_epochs_as_it_takes(n_steps, passes, length):
     learn, seen = fit(4, length=length, n_steps=n_steps)
     assert learn.steps_done == learn.n_steps == n_steps
     assert seen.passes == passes
@@ -88,7 +88,7 @@ def test_n_steps_makes_that_many_updates_over_as_many_passes_as_it_takes(n_steps
     [
         (8, 4, [4, "valid", 4, "valid"]),  # multiples of the data: no empty round
         (6, 2, [2, "valid", 2, "valid", 2, "valid"]),
-        (9, 3, [3, "valid", 3, "valid", 3, "valid"]),  # passes span the end of the data
+        (9, 3, [3, "valid", 3, "valid", 3, "valid"]),  # rounds span the end of the data
         (7, 3, [3, "valid", 3, "valid", 1, "valid"]),
         (9, 9, [9, "valid"]),
         (3, 5, [3, "valid"]),
@@ -138,20 +138,20 @@ def test_validation_every_second_epoch():
     assert learn.history["epoch"] == [0, 1, 2, 3, 4]
 
 
-def test_each_pass_of_a_cut_stream_is_a_round_with_its_events():
+def test_each_part_of_a_cut_stream_is_a_round_with_its_events():
     trace = Trace()
     fit(4, cbs=[trace], n_epochs=1, valid_every=(2, "step"))
     assert trace.events == [e for e in plain_trace(2, 2, 1) if e not in ACTIONS]
 
 
-def test_the_epoch_counts_full_passes_also_where_rounds_are_cut_from_the_stream():
+def test_the_epoch_counts_full_readings_of_the_data_where_rounds_are_cut_from_the_stream():
     epochs = []
     watch = At("before_batch", lambda learn: epochs.append(learn.epoch), lambda x: x.training, 99)
     fit(4, cbs=[watch], n_steps=12, valid_every=(3, "step"))
     assert epochs == [0] * 4 + [1] * 4 + [2] * 4
 
 
-def test_samplers_are_told_the_epoch():
+def test_samplers_get_the_epoch():
     class Loader(list):
         def __init__(self, items):
             super().__init__(items)
@@ -179,7 +179,7 @@ def test_without_any_length_a_fit_is_one_epoch():
 # ---- what is known while it runs ----
 
 
-def test_is_last_tells_the_last_batch_of_each_pass():
+def test_is_last_marks_the_last_batch_of_each_epoch():
     _, seen = fit(3, 2, n_epochs=2)
     assert seen.lasts == [False, False, True, False, True] * 2
 
@@ -223,7 +223,7 @@ def test_the_number_of_updates_is_known_from_the_start_where_it_can_be(way, leng
     assert seen == [total]
 
 
-def test_short_groups_of_batches_are_an_update_a_pass_or_one_in_all_where_passes_are_cut():
+def test_short_groups_of_batches_are_an_update_an_epoch_or_one_in_all_where_rounds_are_cut():
     for valid_every, total in ((1, 3 * 3), ((4, "step"), 8)):
         plan = Plan(3, None, valid_every)
         plan.n_batches, plan.batches_per_step = 5, 2
@@ -246,7 +246,7 @@ def test_updates_are_counted_not_batches():
 @pytest.mark.parametrize(
     "way", [{"n_epochs": 2, "valid_every": (3, "step")}, {"n_steps": 8, "valid_every": (3, "step")}]
 )
-def test_a_cancelled_pass_of_a_cut_stream_does_not_end_the_fit(way, event, cancel):
+def test_a_cancelled_round_of_a_cut_stream_does_not_end_the_fit(way, event, cancel):
     at = At(event, cancel, lambda learn: learn.training)
     learn, _ = fit(4, cbs=[at], **way)
     assert learn.steps_done == 8
@@ -261,7 +261,7 @@ def test_updates_that_never_come_are_an_error_not_an_endless_loop(way):
 
 @pytest.mark.parametrize("n_train", [1, 2])
 @pytest.mark.parametrize("way", [{"n_steps": 4}, {"n_steps": 4, "valid_every": (2, "step")}])
-def test_short_passes_may_make_no_update_for_a_while(way, n_train):
+def test_short_epochs_may_make_no_update_for_a_while(way, n_train):
     """As under a scaler, which skips updates until its scale fits."""
     skip = At("before_step", CancelStepException, times=30)
     learn, _ = fit(n_train, cbs=[skip], **way)
@@ -270,7 +270,7 @@ def test_short_passes_may_make_no_update_for_a_while(way, n_train):
 
 @pytest.mark.parametrize("way", [{"n_epochs": 2}, {"n_steps": 8}])
 @pytest.mark.parametrize("event", ["before_round", "before_epoch"])
-def test_passes_that_never_begin_are_an_error_not_an_endless_loop(event, way):
+def test_epochs_that_never_begin_are_an_error_not_an_endless_loop(event, way):
     level = event.removeprefix("before_")
     cancel = {"round": CancelRoundException, "epoch": CancelEpochException}[level]
     with pytest.raises(RuntimeError, match="no update"):
@@ -308,7 +308,7 @@ def test_n_steps_equal_by_hand_to_a_loop_over_a_repeated_stream():
     assert_same_weights(ours, theirs)
 
 
-def test_the_last_batch_of_a_long_pass_is_known_as_such():
+def test_the_last_batch_of_a_long_epoch_is_known_as_such():
     last, data = [], batches(300)
     note = At("after_batch", lambda learn: last.append(learn.iter), lambda o: o.is_last, 9)
     toy_learner([note], (data,)).fit(1)

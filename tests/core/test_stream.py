@@ -66,7 +66,7 @@ def test_any_iterable_of_batches_is_a_loader():
         assert counter.count() == 6
 
 
-def test_a_generator_that_is_used_up_says_so_at_its_second_pass():
+def test_a_generator_that_is_used_up_says_so_at_its_second_epoch():
     counter = count_batches()
     learn = toy_learner([counter], dls=((b for b in batches(3)),))
     with pytest.raises(ValueError, match=r"training loader has no batches \(generator\)"):
@@ -117,7 +117,7 @@ def check_empty_loaders():
 
 
 @pytest.mark.case("C086")
-def test_a_loader_without_batches_raises_before_the_first_epoch_or_at_the_end_of_its_pass():
+def test_a_loader_without_batches_raises_before_the_first_epoch_or_at_its_end():
     check_empty_loaders()
 
 
@@ -242,7 +242,7 @@ def test_empty_batches_are_skipped_with_one_warning(nothing):
 
 
 @pytest.mark.case("C089")
-def test_the_check_of_filtered_batches_notices_a_pass_that_ends_at_the_first(monkeypatch):
+def test_the_check_of_filtered_batches_notices_an_epoch_that_ends_at_the_first(monkeypatch):
     whole = Stream._draw
 
     def faulty(self):
@@ -286,7 +286,7 @@ def test_a_loader_that_gives_only_empty_batches_has_none():
 
 @pytest.mark.parametrize("valid_every", [None, (1, "step")])
 @pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
-def test_the_iterator_of_a_loader_is_let_go_however_the_pass_ends(error, valid_every):
+def test_the_iterator_of_a_loader_is_let_go_however_the_epoch_ends(error, valid_every):
     alive = []
 
     class Iterator:
@@ -314,7 +314,7 @@ def test_the_iterator_of_a_loader_is_let_go_however_the_pass_ends(error, valid_e
     assert alive and not any(ref() for ref in alive)
 
 
-def test_a_loader_may_be_read_anew_while_another_pass_reads_it():
+def test_a_loader_may_be_read_anew_while_another_iterator_reads_it():
     data = batches(3)
     loader = DataLoader([(x[0], y[0]) for x, y in data], 1)
     seen = []
@@ -340,7 +340,7 @@ def test_a_list_of_batches_is_a_training_loader():
 
 
 class BeginsAgain(IterableDataset):
-    """Eleven numbers; its state is where it is, and behind the last it is at its start again."""
+    """Eleven numbers; its state is its position, which is the start again after the last."""
 
     def __init__(self):
         self.at = 0

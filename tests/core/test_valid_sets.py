@@ -1,4 +1,4 @@
-"""Several validation sets: each has a pass in every round, and columns of its own."""
+"""Several validation sets: each has an epoch in every round, and columns of its own."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def learner(**named):
     return learn
 
 
-def test_each_set_has_a_pass_and_columns_in_every_round():
+def test_each_set_has_an_epoch_and_columns_in_every_round():
     far, near = batches(1, seed=5), batches(4, seed=6)
     learn, passes = learner(far=far, near=near), []
     learn.on("after_epoch", lambda x: passes.append((x.training, x.valid_name, x.plan.length)))
@@ -51,7 +51,7 @@ def test_they_do_not_change_the_training():
     assert_same_weights(more.model, fewer.model)
 
 
-def test_an_error_leaves_no_name_behind_and_a_cancel_ends_one_set_only():
+def test_an_error_leaves_no_name_and_a_cancel_ends_one_set_only():
     learn, seen = learner(far=batches(3), near=batches(2)), []
 
     @learn.on("before_batch", when=lambda learn: learn.valid_name == "far")

@@ -50,7 +50,7 @@ def test_summary_as_text_and_as_a_table(folder):
     assert "train/coat/zero.jpg" in shown and repr(summary) == str(summary)
 
 
-def test_what_stands_in_a_notebook_is_escaped():
+def test_text_in_a_notebook_is_escaped():
     assert "&lt;b&gt;" in DataSummary({"<b>": {"train": 1}}, {"train": 1})._repr_html_()
 
 

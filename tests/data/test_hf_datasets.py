@@ -202,7 +202,7 @@ def check_transform_sees_all_columns(make_dls):
 
 
 @pytest.mark.case("C093")
-def test_transform_sees_all_original_columns_on_every_pass():
+def test_transform_sees_all_original_columns_on_every_epoch():
     check_transform_sees_all_columns(lambda dd: DataLoaders.from_dd(dd, 3))
 
 

@@ -387,7 +387,7 @@ def test_keys_choose_columns_and_their_order():
     assert y.shape == (4,)
 
 
-def test_a_transform_runs_on_every_pass_and_once_when_cached():
+def test_a_transform_runs_on_every_epoch_and_once_when_cached():
     calls = []
 
     def transform(batch):

@@ -19,7 +19,7 @@ def states():
 
 
 def draws(loader) -> dict[int, tuple]:
-    """Return the draws of one pass by index."""
+    """Return the draws of one epoch by index."""
     rows = zip(*(torch.cat(column).tolist() for column in zip(*loader, strict=True)), strict=True)
     return {index: tuple(rest) for index, *rest in rows}
 
@@ -111,7 +111,7 @@ def test_data_sets_that_fetch_batches_are_asked_for_batches():
 @pytest.mark.parametrize(
     "loader", [in_memory(shuffle=True, seed=1), SeededLoader(Draws(9), 4, seed=1)]
 )
-def test_a_pass_leaves_the_global_random_states_alone(loader):
+def test_an_epoch_leaves_the_global_random_states_alone(loader):
     before = states()
     list(loader)
     assert states() == before
@@ -166,7 +166,7 @@ def test_batches_are_those_of_torchs_loader(make, drop_last):
 
 @both
 @pytest.mark.parametrize("start", [0, 1, 2, 3])
-def test_a_pass_started_in_the_middle_gives_the_rest_of_the_whole_one(make, start):
+def test_an_epoch_started_in_the_middle_gives_the_rest_of_the_whole_one(make, start):
     whole = [b[0].tolist() for b in make(shuffle=True, seed=1)]
     loader = make(shuffle=True, seed=1)
     assert [b[0].tolist() for b in loader.batches(start)] == whole[start:]
@@ -187,7 +187,7 @@ def test_batches_before_the_start_are_not_loaded():
 
 
 @both
-def test_two_open_passes_do_not_disturb_each_other(make):
+def test_two_open_epochs_do_not_disturb_each_other(make):
     loader, other = make(shuffle=True, seed=1), make(shuffle=True, seed=1)
     first, second = iter(loader), iter(loader)
     pairs = list(zip(first, second, strict=True))

@@ -28,7 +28,7 @@ def torchrun(program, folder, *args, n=2, timeout=600, check=True):
 
 
 def told(folder, n=2):
-    """What each of `n` processes told, in their order."""
+    """What each of `n` processes wrote, in their order."""
     return [torch.load(Path(folder) / f"told{rank}.pt", weights_only=False) for rank in range(n)]
 
 

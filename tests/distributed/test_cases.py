@@ -120,7 +120,7 @@ def test_a_schedule_that_steps_once_a_process_would_be_seen(both):
 
 
 def check_orders(passes):
-    """Each pass has all samples once over both processes, in an order of its own."""
+    """Each epoch has all samples once over both processes, in an order of its own."""
     first, second = passes
     rows = [
         [sum(group, []) for group in zip(ours, theirs, strict=True)]

@@ -1,4 +1,4 @@
-"""One of two processes is killed, fails or hears a signal; what was saved goes on to the bit."""
+"""One of two processes is killed, fails or receives a signal; what was saved goes on to the bit."""
 
 import pytest
 import torch
@@ -48,7 +48,7 @@ def test_a_resume_on_as_many_processes_is_exact(both, name):
     )
 
 
-def test_a_signal_that_one_process_hears_saves_in_the_first(broken, folder):
+def test_a_signal_that_one_process_receives_saves_in_the_first(broken, folder):
     state = torch.load(folder / "ended" / "epoch001-step0000008.ckpt", weights_only=True)
     assert state["place"] == "pass" and len(state["processes"]["states"]) == 2
     assert not any(name.startswith("module.") for name in state["model"])
@@ -79,4 +79,4 @@ def test_the_first_process_decides_whether_there_is_a_checkpoint(both, broken):
 
 def test_another_process_that_only_saves_its_own_would_be_seen(both):
     first, second = (one["whole"]["orders"] for one in both)
-    assert first != second  # so one process's state could not stand for both
+    assert first != second  # so one process's state could not serve for both

@@ -32,7 +32,7 @@ def spikes(losses, **kwargs):
     return cb.spikes, learn
 
 
-def test_a_jump_of_the_loss_is_told_with_its_place():
+def test_a_jump_of_the_loss_is_reported_with_its_position():
     with pytest.warns(UserWarning, match="loss is 4 in epoch 0, batch 2; its lowest was 1"):
         found, learn = spikes([2.0, 1.0, 4.0, 1.5])
     assert found == [(0, 2, 4.0)]

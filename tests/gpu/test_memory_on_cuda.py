@@ -1,4 +1,4 @@
-"""What only a GPU decides: its memory does not grow in a pass."""
+"""What only a GPU decides: its memory does not grow in an epoch."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.gpu
 
 
 class Note(Callback):
-    """Notes the allocated memory after batches 10 and 1,000 of each pass."""
+    """Notes the allocated memory after batches 10 and 1,000 of each epoch."""
 
     order = 1000
 
@@ -38,7 +38,7 @@ def growth(*more):
 
 
 @pytest.mark.case("C150")
-def test_device_memory_does_not_grow_in_a_pass():
+def test_device_memory_does_not_grow_in_an_epoch():
     assert growth() < 2**20
 
 

@@ -68,7 +68,7 @@ def test_the_optimizer_follows_its_parameters(opt_func, lr, place):
 
 
 @pytest.mark.case("C100")
-def test_the_check_notices_state_that_stays_behind(monkeypatch):
+def test_the_check_notices_state_that_stays(monkeypatch):
     monkeypatch.setattr("minilearn.callbacks.device._follow_parameters", lambda opt: None)
     with pytest.raises((AssertionError, RuntimeError)):
         check_follows([TrainCB(), MetricsCB(), DeviceCB("cuda")], "adagrad", 0.05)

@@ -76,7 +76,7 @@ def learner(model=None, cbs=(), dl=None, **kwargs):
 
 @pytest.fixture(scope="module")
 def trained():
-    """A learner of Fashion-MNIST after an epoch on 64 pictures, and the test pictures."""
+    """A learner of Fashion-MNIST after an epoch on 64 images, and the test images."""
     dd = fashion_mnist()
     dd = type(dd)({name: ds.select(range(64)) for name, ds in dd.items()})
     dls = DataLoaders.from_dd(dd, 32, splits={"valid": "test"}, seed=0)

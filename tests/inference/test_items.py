@@ -39,7 +39,7 @@ def classifier(model=None, cbs=(), n=10, **kwargs):
 
 @pytest.fixture(scope="module")
 def pictures():
-    """A learner of Fashion-MNIST, its model as it was made, and 12 pictures with their file."""
+    """A learner of Fashion-MNIST, its model as it was made, and 12 images with their file."""
     dd = fashion_mnist()
     dd = type(dd)({name: ds.select(range(12)) for name, ds in dd.items()})
     dls = DataLoaders.from_dd(dd, 8, splits={"valid": "test"})
@@ -70,7 +70,7 @@ def test_many_items_are_predicted_in_batches_and_keep_their_order():
     )
 
 
-def test_pictures_are_prepared_as_those_of_the_training(pictures, tmp_path):
+def test_images_are_prepared_as_those_of_the_training(pictures, tmp_path):
     learn, ds = pictures
     preds, _ = learn.get_preds(act=lambda p: p.softmax(1))
     ds[3]["image"].save(tmp_path / "a.png")
@@ -82,7 +82,7 @@ def test_pictures_are_prepared_as_those_of_the_training(pictures, tmp_path):
         assert found.label == ds.features["label"].names[int(preds[3].argmax())]
 
 
-def test_a_picture_of_another_size_is_brought_to_the_size_of_the_training(pictures):
+def test_an_image_of_another_size_is_brought_to_the_size_of_the_training(pictures):
     learn, ds = pictures
     image = ds[0]["image"].resize((56, 56), Image.Resampling.NEAREST)
     shapes = []
@@ -140,7 +140,7 @@ def test_tta_is_the_mean_over_the_transforms_in_turn():
     assert torch.equal(targs, y)
 
 
-def test_random_transforms_draw_anew_in_each_pass_and_follow_the_seed():
+def test_random_transforms_draw_anew_in_each_epoch_and_follow_the_seed():
     learn, noise = classifier(), []
 
     def shake(b):

@@ -182,7 +182,7 @@ def test_a_batch_sampler_of_the_users_own_is_followed():
 
 
 @pytest.mark.parametrize("kind", [DataLoader, SeededLoader])
-def test_workers_give_the_same_and_end_with_the_pass(kind):
+def test_workers_give_the_same_and_end_with_the_epoch(kind):
     dl = kind(numbers(13), 3, True, num_workers=2, persistent_workers=True, drop_last=True)
     preds, _ = learner(dl).get_preds()
     assert preds.flatten().tolist() == list(range(13))
@@ -432,7 +432,7 @@ def test_between_two_batches_the_learner_is_free():
     assert learn.model.training
 
 
-def test_random_numbers_of_a_pass_are_the_same_batch_by_batch():
+def test_random_numbers_of_an_epoch_are_the_same_batch_by_batch():
     class AlwaysDrops(nn.Dropout):
         def forward(self, x):
             return F.dropout(x, 0.5, training=True)
@@ -507,7 +507,7 @@ def test_capture_preds_returns_predictions_targets_and_then_inputs():
     assert inputs.equal(preds)
 
 
-def test_the_capture_callback_holds_the_last_pass():
+def test_the_capture_callback_holds_the_last_epoch():
     cp = CapturePreds()
     learn = learner()
     learn.fit(1, train=False, cbs=cp)
@@ -518,7 +518,7 @@ def test_the_capture_callback_holds_the_last_pass():
 
 @pytest.mark.parametrize("cancel", [CancelFitException, CancelEpochException, CancelBatchException])
 @pytest.mark.parametrize("out", [None, "preds.npy"])
-def test_a_pass_that_is_cancelled_whole_says_that_nothing_was_predicted(cancel, out, tmp_path):
+def test_an_epoch_that_is_cancelled_whole_says_that_nothing_was_predicted(cancel, out, tmp_path):
     def strike(learn):
         raise cancel
 
@@ -529,7 +529,7 @@ def test_a_pass_that_is_cancelled_whole_says_that_nothing_was_predicted(cancel, 
     assert not list(tmp_path.iterdir())
 
 
-def test_the_capture_callback_joins_what_a_cancelled_pass_gave():
+def test_the_capture_callback_joins_what_a_cancelled_epoch_gave():
     cp = CapturePreds(inps=False)
     learn = learner(cbs=[cp])
 

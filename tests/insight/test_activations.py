@@ -44,7 +44,7 @@ def n_hooks(m):
 
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last", "sliced"])
-def test_means_and_deviations_equal_torchs(exact, layout):
+def test_means_and_stds_equal_torchs(exact, layout):
     x = torch.randn(16, 6, 9, 9) * 2 + 1
     x = {"channels_last": x.to(memory_format=torch.channels_last), "sliced": x[:, ::2]}.get(
         layout, x
@@ -117,7 +117,7 @@ class ByHand(Callback):
             self.means.append(learn.model[0](learn.batch[0]).mean().item())
 
 
-def test_only_training_passes_of_the_fit_itself_are_recorded():
+def test_only_training_epochs_of_the_fit_itself_are_recorded():
     astats, hand = ActivationStats(risinstance(nn.Linear)), ByHand()
     hand.in_probe = False
     fit = learner(At("after_batch", lambda learn: learn.validate(), times=1))

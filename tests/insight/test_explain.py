@@ -34,7 +34,7 @@ def torch_loss(preds, targets):
     return (preds - targets).pow(2).mean()
 
 
-def test_the_script_tells_the_events_and_actions_of_a_real_fit_in_their_order():
+def test_the_script_lists_the_events_and_actions_of_a_real_fit_in_their_order():
     names = [name.removesuffix("*") for _, name in SCRIPT]
     assert names == Story(epochs=1, n_train=1, n_valid=0).trace
 
@@ -74,7 +74,7 @@ def test_levels_of_one_s_own_are_shown_too():
     assert (0, "before_verse", "Callback[60]") in rows
 
 
-def test_what_runs_in_a_batch_stands_at_one_indent_and_what_makes_an_update_at_the_next():
+def test_what_runs_in_a_batch_has_one_indent_and_what_makes_an_update_the_next():
     indents = {name: indent for indent, name in SCRIPT}
     names = list(indents)
     forward = names[names.index("predict*") : names.index("before_backward")]

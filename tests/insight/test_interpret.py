@@ -138,11 +138,11 @@ def test_it_leaves_the_learner_as_it_was():
     before.assert_nothing_left()
 
 
-# ---- pictures ----
+# ---- images ----
 
 
 def pictures(channels=1):
-    """A classifier of pictures, normalised by 0.5 and 0.25."""
+    """A classifier of images, normalised by 0.5 and 0.25."""
     torch.manual_seed(3)
     x, y = torch.rand(12, channels, 6, 6), torch.randint(0, 3, (12,))
     stats = torch.full((channels,), 0.5), torch.full((channels,), 0.25)
@@ -191,7 +191,7 @@ def test_show_results_says_predicted_and_actual_and_marks_what_is_wrong():
     np.testing.assert_allclose(shown(axs)[0][1], x[0, 0].numpy(), atol=1e-6)
 
 
-def test_show_batch_of_learner_and_loaders_show_pictures_with_their_classes():
+def test_show_batch_of_learner_and_loaders_show_images_with_their_classes():
     learn, x, y = pictures()
     rng = torch.get_rng_state()
     for show in (learn.show_batch, learn.dls.show_batch):

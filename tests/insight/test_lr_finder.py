@@ -302,13 +302,13 @@ def check_others_do_not_see_it(tmp_path, search):
 
 
 @pytest.mark.case("C054")
-def test_savers_stoppers_metrics_and_schedules_do_not_see_the_search(tmp_path):
+def test_checkpoints_stoppers_metrics_and_schedules_do_not_see_the_search(tmp_path):
     check_others_do_not_see_it(tmp_path, find)
 
 
 @pytest.mark.case("C054")
 def test_a_search_with_all_callbacks_would_be_seen(tmp_path):
-    with pytest.raises(Exception):  # noqa: B017  a KeyError of the saver or a difference
+    with pytest.raises(Exception):  # noqa: B017  a KeyError, or a difference
         check_others_do_not_see_it(tmp_path, traceful)
 
 

@@ -39,7 +39,7 @@ def shown(axs):
     return [np.asarray(ax.images[0].get_array()) for ax in axs.flat if ax.images]
 
 
-def test_the_first_pictures_of_a_training_batch_are_shown():
+def test_the_first_images_of_a_training_batch_are_shown():
     found = shown(learner().show_image_batch())
     assert len(found) == 9
     assert all((image == x[0].numpy()).all() for image, x in zip(found, pictures(), strict=False))
@@ -77,7 +77,7 @@ def test_it_works_in_the_middle_of_a_fit_and_without_a_learning_rate():
     assert len(shown(learner(lr=None).show_image_batch(2))) == 2
 
 
-def test_normalised_pictures_are_shown_in_their_own_colours():
+def test_normalised_images_are_shown_in_their_own_colours():
     x = pictures(4, channels=3)
     mean, std = torch.tensor([0.2, 0.5, 0.7]), torch.tensor([0.3, 0.1, 0.2])
     learn = learner((x - mean[:, None, None]) / std[:, None, None])
@@ -93,7 +93,7 @@ def test_half_precision_and_dicts_are_shown():
     assert len(shown(learn.show_image_batch())) == 2
 
 
-def test_a_batch_without_pictures_is_refused():
+def test_a_batch_without_images_is_refused():
     with pytest.raises(ValueError, match=r"the batch is tuple\(Tensor\[3, 2\]"):
         learn = learner()
         learn.dls = ([(torch.zeros(3, 2), torch.zeros(3))], None)

@@ -115,7 +115,7 @@ def test_without_a_timer_nothing_is_measured(monkeypatch):
     assert "timings" not in dict(inspect.getmembers(learn))
 
 
-def test_errors_and_cancels_pass_through_and_name_their_place():
+def test_errors_and_cancels_pass_through_and_name_their_callback():
     learn = toy_learner([At("after_loss", ValueError("bad")), TimerCB()])
     with pytest.raises(ValueError, match="bad") as error:
         learn.fit(1)

@@ -157,7 +157,7 @@ def test_parts_of_a_loss_are_columns():
         assert row["loss"] == pytest.approx(row["mse"] + row["size"])
 
 
-def test_a_new_column_makes_room_for_itself(tmp_path):
+def test_a_new_column_extends_the_header(tmp_path):
     late = At("after_epoch", lambda learn: learn.log(late=1.5), lambda learn: learn.epoch == 1)
     learn = learner(late, CSVLoggerCB(tmp_path / "rows.csv"))
     learn.fit(EPOCHS)
@@ -512,7 +512,7 @@ def test_a_model_may_log_from_inside():
     Talkative()(torch.randn(2, 3))  # outside of a fit nobody listens
 
 
-def test_values_are_smoothed_unless_told_otherwise():
+def test_values_are_smoothed_by_default():
     class Counts(Callback):
         def after_batch(self, learn):
             learn.log(mean=learn.iter)
@@ -523,7 +523,7 @@ def test_values_are_smoothed_unless_told_otherwise():
     assert (logger.records[0]["mean"], logger.records[0]["last"]) == (2.0, 4)
 
 
-def test_of_two_fits_inside_each_other_the_inner_hears_its_model():
+def test_of_two_nested_fits_the_inner_gets_what_its_model_logs():
     inner_logger, outer_logger = LoggerCB(1), LoggerCB(1)
     inner = learner(inner_logger, model=Talkative())
     outer = learner(At("after_batch", lambda learn: inner.fit(1)), outer_logger)
@@ -535,7 +535,7 @@ def test_of_two_fits_inside_each_other_the_inner_hears_its_model():
 # ---- text ----
 
 
-def test_a_line_tells_all(tmp_path, capsys):
+def test_a_line_has_all_values(tmp_path, capsys):
     learner(LogCB(2, tmp_path)).fit(2)
     text = (tmp_path / "log.txt").read_text()
     assert text.count("\n") == N + 2  # every second of the updates, and a row a round

@@ -33,7 +33,7 @@ def test_the_example_of_the_window_of_two():
     assert shown == pytest.approx([0.5, 0.65, 0.55, 0.35, 0.35])
 
 
-def test_a_window_has_twenty_values_unless_told_otherwise():
+def test_a_window_has_twenty_values_by_default():
     buffer = HistoryBuffer()
     for value in range(100):
         buffer.update(value)

@@ -1,4 +1,4 @@
-"""A long pass needs no more memory than a short one, in training and in validation."""
+"""A long epoch needs no more memory than a short one, in training and in validation."""
 
 import gc
 
@@ -24,7 +24,7 @@ from minilearn import (
 
 
 class Count(Callback):
-    """Counts the bytes of live tensors after two batches of each pass."""
+    """Counts the bytes of live tensors after two batches of each epoch."""
 
     order = 1000
 
@@ -51,7 +51,7 @@ def live_bytes():
 
 
 class KeepsOutputs(Callback):
-    """What other frameworks did: the outputs of every batch wait for the end of the pass."""
+    """What other frameworks did: the outputs of every batch wait for the end of the epoch."""
 
     def before_epoch(self, learn):
         self.outputs = []
@@ -70,7 +70,7 @@ def growth(training, *more):
 
 @pytest.mark.case("C150")
 @pytest.mark.parametrize("training", [True, False])
-def test_a_pass_keeps_nothing_of_its_batches(training):
+def test_an_epoch_keeps_nothing_of_its_batches(training):
     assert growth(training) < 16 * 1024
 
 

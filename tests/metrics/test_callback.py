@@ -1,4 +1,4 @@
-"""MetricsCB: the values of a pass are those of all its items, whatever the batches were."""
+"""MetricsCB: the values of an epoch are those of all its items, whatever the batches were."""
 
 import copy
 import gc
@@ -362,7 +362,7 @@ def test_losses_kept_with_their_graph_would_be_noticed():
         check_c149(Keeper())
 
 
-# ---- the device is read once a pass ----
+# ---- the device is read once an epoch ----
 
 
 class CountReads(TorchDispatchMode):
@@ -546,7 +546,7 @@ def test_an_ignored_label_is_no_item_without_a_count_too():
     assert row["train_accuracy"] == pytest.approx(want, abs=1e-6)
 
 
-def test_rmse_of_a_pass_is_the_root_of_the_mean_over_all_items():
+def test_rmse_of_an_epoch_is_the_root_of_the_mean_over_all_items():
     x, y = torch.randn(10), torch.randn(10)
     row = measure(Quiet(rmse), cut(4, x, y), loss=F.mse_loss).history[0]
     assert row["train_rmse"] == pytest.approx(sk.root_mean_squared_error(y, x), abs=1e-6)
@@ -646,7 +646,7 @@ def test_a_metric_that_returns_a_dict_has_a_column_for_each_key():
     assert row["train_m_b"] == pytest.approx(sk.mean_absolute_error(y, x), abs=1e-6)
 
 
-# ---- what ends a pass early ----
+# ---- what ends an epoch early ----
 
 
 class RaiseAt(Callback):
@@ -658,7 +658,7 @@ class RaiseAt(Callback):
         setattr(self, event, raise_it)
 
 
-def test_finished_batches_count_when_a_cancel_ends_the_pass():
+def test_finished_batches_count_when_a_cancel_ends_the_epoch():
     x, y = labels(16)
     for error in (CancelEpochException, CancelFitException):
         cbs = [RaiseAt("before_batch", error)]
@@ -676,7 +676,7 @@ def test_a_cancelled_batch_does_not_count():
     assert learn.history["train_loss"] == [pytest.approx(want, abs=1e-6)]
 
 
-def test_a_pass_without_finished_batches_gives_no_values():
+def test_an_epoch_without_finished_batches_gives_no_values():
     x, y = labels(12)
     cbs = [RaiseAt("before_batch", CancelEpochException, 0)]
     metrics = Quiet(accuracy, te.MulticlassAccuracy())
@@ -850,7 +850,7 @@ def test_metrics_without_targets_say_what_is_missing_and_the_loss_alone_needs_no
         own.fit(1, train=False)
 
 
-def test_mixed_targets_are_measured_by_their_larger_share():
+def test_mixed_targets_are_measured_by_their_larger_weight():
     x, y = labels(8)
 
     class Mixed:
@@ -949,7 +949,7 @@ def several():
         lambda: tm.Accuracy("multiclass", num_classes=4) + tm.F1Score("multiclass", num_classes=4),
     ],
 )
-def test_a_pass_that_is_resumed_in_the_middle_has_the_value_of_the_whole(make, tmp_path):
+def test_an_epoch_that_is_resumed_in_the_middle_has_the_value_of_the_whole(make, tmp_path):
     x, y = labels(24)
     data = cut(4, x, y)
 
@@ -1035,7 +1035,7 @@ def test_a_metric_that_cannot_be_saved_is_named():
         metrics.state_dict()
 
 
-def test_a_copy_taken_in_mid_pass_is_independent():
+def test_a_copy_taken_in_mid_epoch_is_independent():
     copies = []
 
     class Copy(Callback):

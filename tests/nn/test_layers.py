@@ -86,7 +86,7 @@ def test_conv_is_a_convolution_then_norm_then_activation(args, kinds):
         (None, False, False),
     ],
 )
-def test_conv_has_no_bias_before_a_batch_norm_unless_told(norm, bias, has_bias):
+def test_conv_has_no_bias_before_a_batch_norm_by_default(norm, bias, has_bias):
     assert (conv(4, 8, norm=norm, bias=bias)[0].bias is not None) is has_bias
 
 

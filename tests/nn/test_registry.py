@@ -107,7 +107,7 @@ def test_a_schedule_that_is_not_there_suggests_near_ones(name, arguments, messag
 
 
 class Halving:
-    """A schedule as timm's are: told the time, it has no counter."""
+    """A schedule as timm's are: it gets the time, and has no counter."""
 
     def __init__(self, optimizer, t_initial, t_in_epochs=True):
         self.optimizer, self.t_in_epochs, self.t_initial = optimizer, t_in_epochs, t_initial
@@ -123,7 +123,7 @@ class Halving:
 
 
 @pytest.mark.parametrize("in_epochs", [True, False])
-def test_a_schedule_that_is_told_the_time_is_a_factory(in_epochs):
+def test_a_schedule_that_gets_the_time_is_a_factory(in_epochs):
     lrs = sched_lrs(lambda opt, t_initial: Halving(opt, t_initial, in_epochs), 4)
     assert lrs == pytest.approx([0.5 ** (t / 4) for t in range(4)])
 

@@ -355,7 +355,7 @@ def freezer(epoch, *names):
 
 
 class Snapshots(At):
-    """Keeps the state of the model after each training pass."""
+    """Keeps the state of the model after each training epoch."""
 
     def __init__(self):
         self.states = []
@@ -372,7 +372,7 @@ OPTIMIZERS = {
 
 
 def check_frozen(freeze_at_one, opt_func):
-    """C097: from epoch 1 on the first part stands still, to the bit; the rest learns."""
+    """C097: from epoch 1 on the first part does not change, to the bit; the rest learns."""
     learn = Learner(norm_net(), (batches(4, 4), batches(1)), cbs=[TrainCB()], opt_func=opt_func)
     learn.fit(3, lr=0.05, cbs=[freeze_at_one, kept := Snapshots()])
     first, *later = kept.states
@@ -587,7 +587,7 @@ def test_a_closure_does_not_go_with_what_reaches_the_first_evaluation_only(cb):
         learn.fit(1)
 
 
-# ---- C100, as far as a CPU can tell ----
+# ---- C100, as far as a CPU can show it ----
 
 
 @pytest.mark.case("C100")

@@ -92,7 +92,7 @@ def test_a_default_of_ones_own_factory_is_kept():
 
 @pytest.mark.case("C002")
 @pytest.mark.parametrize("valid_every", [1, 2, (3, "step"), (10, "step"), (7, "step")])
-def test_a_schedule_per_epoch_follows_the_passes_over_the_data(valid_every):
+def test_a_schedule_per_epoch_follows_the_epochs_over_the_data(valid_every):
     cb = EpochSchedCB(partial(lr_scheduler.MultiStepLR, milestones=[4]))
     check_epoch_rates(cb, [1, 1, 1, 1, 0.1, 0.1], n_epochs=6, valid_every=valid_every)
 
@@ -113,7 +113,7 @@ def test_the_check_of_epochs_finds_a_schedule_that_steps_after_each_round():
 @pytest.mark.case("C002")
 @pytest.mark.parametrize("valid_every", [1, 2])
 def test_a_resumed_schedule_per_epoch_does_not_lag(valid_every):
-    """The state is saved where a saver would, at the end of round 3, and goes on from there."""
+    """The state is saved as in a checkpoint, at the end of round 3, and goes on from there."""
     make = partial(lr_scheduler.MultiStepLR, milestones=[4])
 
     class Save(Callback):
@@ -139,7 +139,7 @@ def test_a_resumed_schedule_per_epoch_does_not_lag(valid_every):
 
 
 @pytest.mark.parametrize("cancel", [CancelEpochException, CancelRoundException])
-def test_a_cancelled_pass_counts(cancel):
+def test_a_cancelled_epoch_counts(cancel):
     class Cancel(Callback):
         def before_batch(self, learn):
             if learn.epoch == 0 and learn.training:
@@ -152,7 +152,7 @@ def test_a_cancelled_pass_counts(cancel):
     assert used.of_epochs() == pytest.approx([0.1, 0.01])
 
 
-def test_the_end_of_the_fit_is_no_pass():
+def test_the_end_of_the_fit_is_no_epoch():
     class Stop(Callback):
         def after_batch(self, learn):
             if learn.epoch == 1:
@@ -167,7 +167,7 @@ def test_lengths_per_epoch_are_epochs():
     assert learn.find(EpochSchedCB).schedo.T_max == 4
     cycle = EpochSchedCB(partial(lr_scheduler.OneCycleLR, max_lr=1.0))
     learn, _ = fit(cycle, n_steps=35)
-    assert cycle.schedo.total_steps == 4  # the fourth pass is cut short
+    assert cycle.schedo.total_steps == 4  # the fourth epoch is cut short
 
 
 def check_skipped(learn, used, sched):
@@ -225,7 +225,7 @@ def test_the_check_finds_a_one_cycle_per_batch():
 
 
 @pytest.mark.case("C044")
-def test_the_short_group_at_the_end_of_a_pass_is_counted():
+def test_the_short_group_at_the_end_of_an_epoch_is_counted():
     cb = BatchSchedCB(partial(lr_scheduler.OneCycleLR, max_lr=0.5))
     _, used = fit(Accumulate(4), cb, n_epochs=5)
     assert cb.schedo.total_steps == len(used.lrs) == 15

@@ -1,4 +1,4 @@
-"""ProgressCB: what it writes where, what it reads, and that it leaves nothing behind."""
+"""ProgressCB: what it writes where, what it reads, and that it cleans up."""
 
 import contextlib
 import io
@@ -410,7 +410,7 @@ def test_the_line_of_a_bar_is_narrower_than_any_terminal(width, total, done, sec
     assert line.isprintable()
 
 
-def test_a_bar_says_where_the_pass_is_and_how_long_it_takes():
+def test_a_bar_says_where_the_epoch_is_and_how_long_it_takes():
     line = Bar(("epoch", 0, 3), "train", 25, 100, 5.0, 0.123456).line(100)
     assert line.startswith("epoch 0/3 train  25% |#####")
     assert line.endswith("-| 25/100 loss 0.1235 5.0 it/s 00:15 left")
@@ -484,7 +484,7 @@ def test_the_check_of_streams_fails_where_a_bar_needs_a_length(screen, always_du
         check_stream_without_length(screen, True)
 
 
-def test_a_narrow_terminal_leaves_out_the_least_telling_columns(screen, monkeypatch):
+def test_a_narrow_terminal_leaves_out_the_least_important_columns(screen, monkeypatch):
     monkeypatch.setattr(display, "terminal_width", lambda: 40)
     toy_learner([MetricsCB(mae=mae), ProgressCB()]).fit(1)
     header, row, _ = visible(screen)
@@ -604,7 +604,7 @@ def test_metrics_print_nothing_while_rows_are_shown_and_print_again_afterwards(c
     assert len(fit_lines(capsys, learn, 2)) == 3
     assert "_log" not in vars(metrics)
     learn.remove_cb(ProgressCB)
-    assert len(fit_lines(capsys, learn, 2)) == 4  # a line a pass
+    assert len(fit_lines(capsys, learn, 2)) == 4  # a line an epoch
 
 
 def test_a_log_of_the_users_own_on_the_object_comes_back():
@@ -664,7 +664,7 @@ class BareLearner:
 
 
 @pytest.mark.parametrize("make", [NotebookMetrics, MetricsCB])
-def test_a_learner_of_a_notebooks_own_shows_a_row_a_pass(screen, always_due, make):
+def test_a_learner_of_a_notebooks_own_shows_a_row_an_epoch(screen, always_due, make):
     BareLearner(linear(), toy_dls(), [make(), ProgressCB(plot=True)]).fit(2)
     header, *rows, rest = visible(screen)
     assert sorted(header.split()) == ["epoch", "loss", "train"]

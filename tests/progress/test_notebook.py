@@ -159,7 +159,7 @@ def test_cancels_and_errors_leave_no_bar(outputs):
     check_one_table(outputs["error"], rows=0, errors=["ValueError"])
 
 
-def test_a_second_interrupt_while_the_picture_is_drawn_leaves_no_bar(outputs):
+def test_a_second_interrupt_while_the_image_is_drawn_leaves_no_bar(outputs):
     check_one_table(outputs["twice"], rows=1, errors=["KeyboardInterrupt"])
 
 
@@ -170,12 +170,12 @@ def test_the_columns_are_those_of_the_history(outputs):
     assert [line.split()[0] for line in text.splitlines()] == ["epoch", "0", "1", "2"]
 
 
-def test_without_a_plot_there_is_no_picture(outputs):
+def test_without_a_plot_there_is_no_image(outputs):
     assert "<img" not in html_of(outputs["fit"])[0]
 
 
 @pytest.mark.parametrize("cell", ["plot", "live plot"])
-def test_a_plot_is_a_picture_in_the_same_output(outputs, cell):
+def test_a_plot_is_an_image_in_the_same_output(outputs, cell):
     from PIL import Image
 
     check_one_table(outputs[cell], rows=3 if cell == "plot" else 1)

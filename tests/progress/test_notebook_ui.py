@@ -1,6 +1,6 @@
-"""What a person sees in JupyterLab while a fit runs: a real browser looks, and keeps pictures.
+"""What a person sees in JupyterLab while a fit runs: a real browser looks, and keeps images.
 
-The pictures lie in build/screenshots/. Needs the `ui` extra and a Chromium: `make ui`.
+The images lie in build/screenshots/. Needs the `ui` extra and a Chromium: `make ui`.
 """
 
 import os
@@ -42,7 +42,7 @@ cbs = [TrainCB(), MetricsCB(mae=mae), ProgressCB(plot=True), Slow()]
 learn = Learner(nn.Linear(3, 1), dls, lr=0.01, cbs=cbs)
 """
 CELLS = {"setup": SETUP, "fit": "learn.fit(3)", "endless": "learn.fit(999)", "next": "learn.fit(1)"}
-# What stands below a cell: the bars' shares, the rows of each table, pictures, errors, the number.
+# What is below a cell: the bars' percentages, the rows of each table, images, errors, the number.
 LOOK = """cell => ({
     bars: [...cell.querySelectorAll('progress')].map(b => b.checkVisibility() && b.position),
     rows: [...cell.querySelectorAll('table')].map(t => t.querySelectorAll('tbody tr').length),
@@ -164,7 +164,7 @@ def seen(address):
 
 
 def shares(looks):
-    """The share of the pass that is done, in each look that had a bar of the running pass."""
+    """The fraction of the epoch that is done, in each look that had a bar of the running epoch."""
     return [look["bars"][-1] for look in looks if look["bars"]]
 
 
@@ -177,10 +177,10 @@ def moves(looks):
 def test_the_bars_move_while_the_fit_runs(seen):
     looks = seen["begun"] + seen["running"]
     assert moves(looks)
-    assert any(len(look["bars"]) == 2 for look in looks)  # one of the fit, one of the pass
+    assert any(len(look["bars"]) == 2 for look in looks)  # one of the fit, one of the epoch
 
 
-def test_a_bar_that_stands_still_is_noticed(seen):
+def test_a_bar_that_does_not_move_is_noticed(seen):
     (stuck,) = [look for look in seen["begun"] if look["bars"]][:1]
     assert not moves([stuck] * 9)
 
@@ -199,7 +199,7 @@ def test_the_plot_is_there_before_the_fit_ends_and_is_drawn_anew(seen):
     assert seen["running"][-1]["pictures"][0][0] > 300
 
 
-def test_a_fit_leaves_its_table_and_picture_alone(seen):
+def test_a_fit_leaves_its_table_and_plot_alone(seen):
     last = seen["running"][-1]
     assert last["bars"] == [] and last["errors"] == []
     assert last["rows"] == [3] and len(last["pictures"]) == 1

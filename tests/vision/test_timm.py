@@ -52,7 +52,7 @@ def test_a_timm_model_trains_two_epochs_through_the_command_line_and_predicts(he
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
-def test_changes_of_torchvision_are_made_to_training_pictures(capsys):
+def test_changes_of_torchvision_are_made_to_training_images(capsys):
     words = ["--aug.crop", "0.5", "--aug.jitter", "0.2", "--aug.auto", "trivial", "--size", "24"]
     assert cli.main(["train", *words, "--bs", "16", "--epochs", "1", "--out", "a"]) == 0
     assert yaml.safe_load(Path("a/config.yaml").read_text())["aug"]["crop"] == 0.5

@@ -83,12 +83,12 @@ def zeros() -> Image.Image:
 
 
 def all_of(dl) -> list[torch.Tensor]:
-    """Return the columns of a whole pass."""
+    """Return the columns of a whole epoch."""
     return [torch.cat(column) for column in zip(*dl, strict=True)]
 
 
 def raw(dls, name: str) -> torch.Tensor:
-    """Return the images of a pass as 0..255, as they were before they were normalised."""
+    """Return the images of an epoch as 0..255, as they were before they were normalised."""
     x = all_of(dls[name])[0]
     if dls.mean is not None:
         x = x * dls.std[:, None, None] + dls.mean[:, None, None]

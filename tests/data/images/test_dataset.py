@@ -24,7 +24,7 @@ def folder(tmp_path_factory):
 
 
 def draws(loader) -> list[tuple]:
-    """Return what the three generators drew for each image, in the order of the pass."""
+    """Return what the three generators drew for each image, in the order of the epoch."""
     return [tuple(x) for x in all_of(loader)[0][:, :, 0, 0].tolist()]
 
 
@@ -86,10 +86,10 @@ MAKERS = {
 
 @pytest.mark.filterwarnings("ignore:3 of 63 images")
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-def test_a_run_resumed_in_mid_epoch_gets_the_rest_of_the_pass_and_the_next(folder, make):
+def test_a_run_resumed_in_mid_epoch_gets_the_rest_of_the_epoch_and_the_next(folder, make):
     whole = Stream(make(folder), "training")
     list(whole)
-    expected = list(whole), list(whole)  # the second and the third pass
+    expected = list(whole), list(whole)  # the second and the third epoch
     broken = Stream(make(folder), "training")
     list(broken)
     batches = iter(broken)

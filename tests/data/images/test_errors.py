@@ -25,7 +25,7 @@ def folder(tmp_path_factory):
 
 
 def loaded(folder, how, passes=1, **options):
-    """Return the loaders, what a pass over the training images gave, and all warnings."""
+    """Return the loaders, what an epoch over the training images gave, and all warnings."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         dls = image_dls(folder, 8, **{**how, **options})

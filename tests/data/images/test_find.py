@@ -443,7 +443,7 @@ def test_of_an_animated_image_the_first_frame_is_seen(tmp_path, suffix):
     assert torch.equal(raw(image_dls(tmp_path, normalize=False), "test")[0], pixels(first))
 
 
-# ---- passes and settings ----
+# ---- epochs and settings ----
 
 
 @pytest.mark.parametrize("how", [{}, {"memory_gb": 0}, {"memory_gb": 0, "workers": 2}])

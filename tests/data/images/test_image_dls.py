@@ -98,7 +98,7 @@ def test_a_flat_folder_is_for_prediction(folder, expected):
     assert dls.pipeline == expected.pipeline
 
 
-def test_an_unlabelled_test_split_stands_beside_labelled_ones(tmp_path):
+def test_an_unlabelled_test_split_is_kept_beside_labelled_ones(tmp_path):
     write_folder(tmp_path, 12, ("train",))
     (tmp_path / "test").mkdir()
     sample()[0].save(tmp_path / "test" / "a.png")
@@ -247,7 +247,7 @@ def test_several_labels_become_rows_of_zeros_and_ones(tmp_path, folder):
 
 
 def order_of(dls):
-    """The names in the order of the pass that was just made."""
+    """The names in the order of the epoch that was just made."""
     from minilearn.data.seeded import shuffled
 
     names = dls.filenames["train"]

@@ -53,7 +53,7 @@ class Do(Callback):
 
 
 class Seen(Callback):
-    """Notes which samples each training pass had, and how many updates were made."""
+    """Notes which samples each training epoch had, and how many updates were made."""
 
     def __init__(self):
         self.passes, self.ended, self.lrs = [], None, []
@@ -286,7 +286,7 @@ for n in (12, 11, 13, 16, 5):
     right = (learn.model(x[:kept]).argmax(1) == y[:kept]).float().mean().item()
     FOUND["dropped"].append((learn.history[-1]["accuracy"], right))
 
-# batch norm: statistics of the first process for all, at the end of each pass
+# batch norm: statistics of the first process for all, at the end of each epoch
 bn = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
 learn, _ = learner(arrays(16), model=bn)
 learn.fit(1, cbs=Do("before_batch", CancelBatchException, 1, lambda learn: learn.iter == 1))
@@ -294,7 +294,7 @@ FOUND["buffers"] = [b.clone() for b in bn.buffers()]
 FOUND["wrapped"] = learn.model is bn and not set(vars(bn)) - set(vars(nn.Sequential()))
 
 
-# a pass that one process starts alone is an error that says so
+# an epoch that one process starts alone is an error that says so
 def alone(learn):
     learn.validate()
 

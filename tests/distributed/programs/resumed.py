@@ -1,6 +1,6 @@
 """A fit that is killed or ended by a signal, and resumed; see test_resumed.
 
-Arguments: the folder; "whole", "killed", "ended", "failed" or "resumed"; where to tell.
+Arguments: the folder; "whole", "killed", "ended", "failed" or "resumed"; where to write.
 """
 
 import os
@@ -50,7 +50,7 @@ class At(Callback):
 
 
 class Orders(Callback):
-    """Notes the samples of each training pass."""
+    """Notes the samples of each training epoch."""
 
     def __init__(self):
         self.passes = {}

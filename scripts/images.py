@@ -1,6 +1,6 @@
-"""Make the pictures of README: `python scripts/pictures.py [FOLDER]`, by default docs/img/.
+"""Make the images of README: `python scripts/images.py [FOLDER]`, by default docs/img/.
 
-One short training run on the sample; every picture is what a method of the package draws.
+One short training run on the sample; a method of the package draws each image.
 """
 
 import sys
@@ -36,8 +36,8 @@ def learner() -> Learner:
     return Learner(model, dls, F.cross_entropy, cbs=cbs, opt_func=optim.AdamW)
 
 
-def keep(folder: Path, name: str) -> None:
-    """Write the figure in hand as a small picture, and close it."""
+def save(folder: Path, name: str) -> None:
+    """Write the current figure as a small image, and close it."""
     folder.mkdir(parents=True, exist_ok=True)
     palette = {"compress_level": 9}
     plt.gcf().savefig(folder / f"{name}.png", dpi=70, bbox_inches="tight", pil_kwargs=palette)
@@ -45,18 +45,18 @@ def keep(folder: Path, name: str) -> None:
 
 
 def main(folder: Path = FOLDER, epochs: int = 3) -> None:
-    """Search a rate, train, and keep a picture of each thing that is to be seen."""
+    """Search a learning rate, train, and save an image of each plot."""
     learn = learner()
     rate = learn.lr_find().valley
-    keep(folder, "lr_find")
+    save(folder, "lr_find")
     stats = ActivationStats(lambda m: isinstance(m, nn.ReLU) or type(m).__name__ == "GeneralRelu")
     learn.fit_one_cycle(epochs, rate, cbs=stats)
     stats.color_dim()
-    keep(folder, "color_dim")
+    save(folder, "color_dim")
     learn.history.plot()
-    keep(folder, "history")
+    save(folder, "history")
     learn.show_results(max_n=8, nrows=2, imsize=2.2)
-    keep(folder, "show_results")
+    save(folder, "show_results")
 
 
 if __name__ == "__main__":
