@@ -33,7 +33,9 @@ class Fitting(Dispatch):
             raise ValueError("n_steps counts updates, and train=False makes none; give n_epochs")
         plan.train_dl = pick_loader(self.dls, True)
         plan.n_batches = n_batches(plan.train_dl) if train else None
-        self.plan, self.interrupts.stopped = plan, False
+        self.plan = plan
+        if not self.depth:  # a nested run does not change what is known of the last fit
+            self.interrupts.stopped = False
         self.iter = self.batch = self.preds = self.loss = self.loss_parts = None
         self.history, self.row = History(), {}
         self._resolve()

@@ -195,3 +195,10 @@ def test_a_nested_run_within_an_update_holds_ctrl_c_back_as_well():
     with pytest.raises(KeyboardInterrupt):
         learn.fit(1)
     assert seen == [1]
+
+
+def test_what_runs_after_an_interrupted_fit_does_not_change_that_it_was_interrupted():
+    learn = toy_learner([At("after_batch", KeyboardInterrupt)])
+    learn.fit(1, on_interrupt="stop")
+    learn.validate()
+    assert learn.interrupted
