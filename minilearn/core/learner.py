@@ -18,7 +18,7 @@ from ..base.modes import frozen_modules, preserved_modes, set_mode
 from ..base.seed import preserved_random_states
 from .callback import as_callbacks
 from .events import with_cbs
-from .fit import Fitting
+from .fit import Fitting, group_options
 from .history import History
 from .plan import Plan
 from .stream import pick_loader
@@ -39,6 +39,8 @@ class Loop(Fitting):
         opt: a ready optimizer, kept for all fits.
         count: takes a batch, returns its number of items where that is not the batch size (tokens,
             say).
+        train_loss: False to leave the parameters of a loss module as they are. They are trained in
+            a group of their own otherwise.
     """
 
     def __init__(
@@ -52,11 +54,12 @@ class Loop(Fitting):
         *,
         opt: Any = None,
         count: Callable[[Any], Any] | None = None,
+        train_loss: bool = True,
     ) -> None:
         super().__init__(cbs)
         self.model, self.dls, self.loss_func, self.lr = model, dls, loss_func, lr
         self.opt, self.opt_func = opt, opt_func if opt is None else None
-        self.count, self.plan, self.frozen = count, Plan(0), []
+        self.count, self.train_loss, self.plan, self.frozen = count, train_loss, Plan(0), []
         self.history, self.row = History(), {}
 
     # ---- the loop ----
@@ -64,6 +67,8 @@ class Loop(Fitting):
     @with_cbs("fit")
     def _fit(self, train: bool, valid: bool) -> None:
         self.frozen = frozen_modules(self.model)
+        if self.plan.options is None:  # a resume goes on with those that were saved
+            self.plan.options = group_options(self.opt)
         for self.plan.epoch in self.plan.epochs:  # noqa: B020
             self._one_round(train, valid)
 
@@ -189,9 +194,10 @@ class Loop(Fitting):
                 with preserved_modes(self.model):
                     valid = self._begin(plan, train, valid, lr, reset_opt)
                     self._fit(train, valid)
-            except KeyboardInterrupt:
-                self.interrupted = True
-                if on_interrupt == "raise":
+            except BaseException as e:
+                self.batch = self.preds = self.loss = self.loss_parts = None
+                self.interrupted = isinstance(e, KeyboardInterrupt)
+                if not self.interrupted or on_interrupt == "raise":
                     raise
             finally:
                 self._end()
@@ -201,7 +207,7 @@ class Loop(Fitting):
     def _new_opt(self, lr: Any) -> Any:
         """Make the optimizer of a fit."""
         func: Any = self.opt_func
-        return func(self.model.parameters(), lr)
+        return self._with_loss(func(self.model.parameters(), lr))
 
     def _set_lr(self, lr: Any) -> None:
         """Give the optimizer that is kept another learning rate."""

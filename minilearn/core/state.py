@@ -32,6 +32,7 @@ class LoopState:
     lr: float | slice | None
     cbs: list[Any]
     count: Callable[[Any], Any] | None
+    train_loss: bool  # whether the parameters of a loss module are trained
 
     # set by fit
     opt: Any = None
