@@ -79,18 +79,13 @@ def clean_state(state: Mapping[str, Any], model: Any = None) -> dict[str, Any]:
     if hasattr(model, "state_dict"):
         ours = set(map(clean_name, unwrapped(model).state_dict()))
 
-        def cut(n: int) -> dict[str, str]:
-            return {name: _without_prefix(clean, n) for name, clean in names.items()}
-
         # the form that has most names of the model; of equal ones the first
-        names = max(map(cut, range(3)), key=lambda named: len(ours & set(named.values())))
+        forms = [names, {name: f"module.{clean}" for name, clean in names.items()}]
+        for _ in range(2):
+            forms.append({name: clean.removeprefix("module.") for name, clean in names.items()})
+            names = forms[-1]
+        names = max(forms, key=lambda form: len(ours & set(form.values())))
     return {names[name]: value for name, value in state.items()}
-
-
-def _without_prefix(name: str, n: int) -> str:
-    for _ in range(n):
-        name = name.removeprefix("module.")
-    return name
 
 
 # ---- saved and loaded ----

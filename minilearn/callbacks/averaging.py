@@ -305,7 +305,8 @@ class SWACB(_Averages):
         cbs.append(_FreshStatistics(list(learn.frozen)))
         with self.swapped(), inner(learn, cbs, valid=dl):
             learn.fit(1, train=False)
-            self._stats = _copies(learn.model.named_buffers())
+            stats = _copies(learn.model.named_buffers())
+        self._stats = stats
 
     def __repr__(self) -> str:
         """Show when it begins."""

@@ -30,8 +30,11 @@ from minilearn.core.callback import Callback, order_of
 from minilearn.core.events import Order
 from minilearn.core.history import History
 from minilearn.core.nested import takes_part
+from minilearn.core.plan import Plan
 from minilearn.core.stream import Stream, load_loader_state, loader_state, pick_loader, set_epoch
 
+from ..base.files import CorruptFileError
+from ..base.rank import rank
 from ..callbacks.limits import Shortened
 from ..distributed.ddp import is_sharded
 from .files import serialisable
@@ -66,17 +69,17 @@ def capture(learn: Loop) -> dict[str, Any]:
         "torch": torch.__version__,
         "place": place,
         "exact": not failed,
+        "stage": learn.stage,
         "epoch": learn.epoch,
         "steps": learn.steps_done,
         "batches": 0 if learn.iter is None else learn.iter + (not redo),
         "steps_before": plan.steps_before,
         "plan": plan.settings,
-        "options": plan.options or [],
         "data": describe_loaders(learn),
         "model": clean_state(learn.live_state(), learn.model) if has_weights else None,
         "loss": full_state(modules["loss"]) if "loss" in modules else None,
         "rest": rest_of(modules["model"]) if "model" in modules else None,
-        "optimizer": None if sharded else optimizer_state(learn.opt, modules),
+        "optimizer": None if sharded else optimizer_state(learn.opt, modules, plan.options),
         "history": list(learn.history),
         "row": learn.row,
         "callbacks": {
@@ -92,6 +95,46 @@ def capture(learn: Loop) -> dict[str, Any]:
     if stream and "random" in stream:
         stream["random"] = packed(stream["random"])
     return serialisable(state, "checkpoint")
+
+
+def completed(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a checkpoint's state with something for each part that is missing; warn of each.
+
+    Raises:
+        CorruptFileError: it lacks what no fit can go on without.
+    """
+    if missing := [part for part in ("place", "epoch", "steps", "model") if part not in state]:
+        raise CorruptFileError(f"the checkpoint has no {', '.join(missing)}")
+    inside = state["place"] in ("pass", "validation")
+    parts = {
+        "optimizer": None,
+        "history": [],
+        "callbacks": {},
+        "loaders": {},
+        "random": {},
+        "stream": None,
+        "row": {},
+        "batches": 0,
+        "steps_before": state["steps"],
+        "loss": None,
+        "rest": None,
+        "exact": True,
+        "data": {},
+        "settings": {},
+        "plan": {},
+    }
+    missing = [part for part in parts if part not in state]
+    if inside and "stream" in state and state["stream"] is None and state["place"] == "pass":
+        missing.append("stream")
+    now = packed(random_states())
+    random = now | state.get("random", {})
+    if "random" in state:
+        missing += [f"random.{part}" for part in now if part not in state["random"]]
+    for part in missing:
+        warnings.warn(
+            f"the checkpoint has no {part}: the fit goes on, but is not exact", stacklevel=2
+        )
+    return parts | state | {"random": random}
 
 
 def find_place(learn: Loop) -> str:
@@ -136,8 +179,8 @@ class Resume(Callback):
         state, plan = self.state, learn.plan
         first = (state["epoch"] or 0) + (state["place"] == "round")
         self._check_total(plan, first)
+        self._say_if_done(plan, first)
         self._lines = load_lasting(learn, state, keep_lr=plan.lr is not None)
-        plan.options = state["options"] or None
         if not state["exact"]:
             warnings.warn(
                 "the checkpoint was saved when an error ended an epoch: the fit goes on with that "
@@ -192,6 +235,17 @@ class Resume(Callback):
         learn.plan.stream = Stream(dl, "training", learn.plan.warned)
         learn.plan.stream.load_state_dict(saved, self.exact)
 
+    def _say_if_done(self, plan: Plan, first: int) -> None:
+        """Say how to go on, where nothing is left to train."""
+        state = self.state
+        total, done = (plan.n_steps, state["steps"]) if plan.n_steps else (plan.n_epochs, first)
+        if state["place"] == "round" and total == done and not plan.cuts and not rank():
+            unit, how = ("updates", "n_steps=") if plan.n_steps else ("epochs", "")
+            print(
+                f"resume: all {total} {unit} are done, nothing is left to train; to go on give a "
+                f"larger total, fit({how}{2 * total}, resume=True) say"
+            )
+
     def _check_total(self, plan: Any, first: int) -> None:
         state, inside = self.state, self.state["place"] in ("pass", "validation")
         epochs = first + inside
@@ -213,15 +267,15 @@ class Resume(Callback):
             *(line for cb in learn.cbs for line in getattr(cb, "differences", ())),
         ]
         here = {"callbacks": trainers(learn.cbs)}
-        lines += differences({"callbacks": saved["participants"]}, here)
+        lines += differences({"callbacks": saved.get("participants", here["callbacks"])}, here)
         for name, described in describe_loaders(learn).items():
             lines += differences(saved["data"].get(name, {}), described, f"{name} loader, {{}}")
         if lines:
             changes = "\n  ".join(dict.fromkeys(lines))
             warnings.warn(
                 f"this is not the fit that was saved:\n  {changes}\nIt goes on with the saved "
-                "options of the optimizer, of schedules and of the scaler (fit(lr=...) sets another "
-                "rate), and with the data, callbacks and metrics that are here.",
+                "options of optimizer, schedules and scaler (fit(lr=...) sets another rate), and "
+                "with the data, callbacks and metrics that are here.",
                 stacklevel=2,
             )
 
@@ -242,8 +296,8 @@ def load_lasting(learn: Loop, state: dict[str, Any], keep_lr: bool = False) -> l
     if "shards" in state:
         load_shards(learn, state["shards"])
     else:
-        saved, options = state["optimizer"], state["options"]
-        lines = load_optimizer(learn.opt, modules, saved, options, keep_lr)
+        found = load_optimizer(learn.opt, modules, state["optimizer"], keep_lr)
+        lines, learn.plan.options = found
     learn.plan.epoch, learn.plan.steps_done = state["epoch"], state["steps"]
     learn.history = History(dict(row) for row in state["history"])
     load_callbacks(learn, state, warn=True)

@@ -15,8 +15,16 @@ from minilearn.core.fit import group_options
 RATES = ("lr", "initial_lr")
 
 
-def optimizer_state(opt: Any, modules: dict[str, nn.Module]) -> dict[str, Any] | None:
-    """Return groups and moments by parameter name; warn where the optimizer has no state."""
+def optimizer_state(
+    opt: Any, modules: dict[str, nn.Module], options: list[dict[str, Any]] | None = None
+) -> dict[str, Any] | None:
+    """Return groups and moments by parameter name; warn where the optimizer has no state.
+
+    Args:
+        opt: the optimizer.
+        modules: the result of `fit_modules`.
+        options: what the program asked for, by group; what `opt` has now where it is not given.
+    """
     if opt is None:
         return None
     kind = type(opt).__name__
@@ -31,6 +39,7 @@ def optimizer_state(opt: Any, modules: dict[str, nn.Module]) -> dict[str, Any] |
     name = dict(zip(numbers, chain(*_names(opt, modules)), strict=True))
     return {
         "kind": kind,
+        "options": options or group_options(opt),
         "groups": [group | {"params": [name[n] for n in group["params"]]} for group in groups],
         "moments": {name[number]: state for number, state in packed["state"].items()},
     }
@@ -40,41 +49,36 @@ def load_optimizer(
     opt: Any,
     modules: dict[str, nn.Module],
     saved: dict[str, Any] | None,
-    options: list[dict[str, Any]],
     keep_lr: bool = False,
-) -> list[str]:
+) -> tuple[list[str], list[dict[str, Any]] | None]:
     """Load the result of `optimizer_state`, each moment on the device of its parameter.
 
     Args:
         opt: made for these modules.
         modules: the result of `fit_modules`.
         saved: the state.
-        options: what the saved fit asked for, by group; those of the groups here take its order.
         keep_lr: scale the learning rates to those that `opt` has now.
 
     Returns:
-        A line for each option of a group that differs from what `opt` had.
+        A line for each option of a group that differs from what `opt` had; and the options that the
+        program asked for, by group.
 
     Raises:
         ValueError: it belongs to another optimizer, or its groups hold other parameters.
     """
     if opt is None or saved is None:
-        if opt is not None:
-            warnings.warn(
-                "the checkpoint has no state of an optimizer: the fit is not exact", stacklevel=2
-            )
-        return []
+        return [], None
     if saved["kind"] != type(opt).__name__:
         raise ValueError(
             f"the checkpoint was made with {saved['kind']}, and this fit has {type(opt).__name__}"
         )
     if "own" in saved:
         opt.load_state_dict(saved["own"])
-        return []
+        return [], None
     names, here = _names(opt, modules), group_options(opt)
     number = {name: i for i, name in enumerate(chain(*names))}
     order = [_find_group(group, saved["groups"]) for group in names]
-    options[:] = [dict(options[i]) for i in order] if options else [dict(o) for o in here]
+    options = [dict(saved["options"][i]) for i in order]
     differ, factors = [], []
     for asked, now, group in zip(options, here, names, strict=True):
         factors.append(now["lr"] / asked["lr"] if keep_lr and asked.get("lr") else 1)
@@ -93,7 +97,7 @@ def load_optimizer(
         old.update({name: new[name] * factor for name in RATES if name in new and factor != 1})
     opt.param_groups[:] = before  # schedules and recorders hold the groups
     _restore_dtypes(opt, names, saved["moments"])
-    return differ
+    return differ, options
 
 
 def _names(opt: Any, modules: dict[str, nn.Module]) -> list[list[str]]:

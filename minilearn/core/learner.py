@@ -195,9 +195,9 @@ class Loop(Fitting):
                     valid = self._begin(plan, train, valid, lr, reset_opt)
                     self._fit(train, valid)
             except BaseException as e:
-                self.batch = self.preds = self.loss = self.loss_parts = None
                 self.interrupted = isinstance(e, KeyboardInterrupt)
                 if not self.interrupted or on_interrupt == "raise":
+                    self.batch = self.preds = self.loss = self.loss_parts = None
                     raise
             finally:
                 self._end()

@@ -45,6 +45,7 @@ class LoopState:
     frozen: list[nn.Module]  # modules that stay in eval mode
     levels: tuple[str, ...] = ()  # the levels that are running, outermost first
     error: BaseException | None = None  # during a clean-up: what ended the level
+    stage: str | None = None  # which fit this is, in a method that makes several
     interrupted: bool = False  # the last fit was ended by Ctrl-C
     nesting: Nesting = Nesting()
 
@@ -60,6 +61,7 @@ class LoopState:
     _new_opt: Callable[..., Any]
     _set_lr: Callable[..., None]
     _check_opt: Callable[..., None]
+    _resume_cbs: Callable[..., list[Any]]
     fit_one_cycle: Callable[..., None]
     freeze: Callable[..., None]
     freeze_to: Callable[..., None]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..base.batch import batch_size, map_batch
+from ..base.seed import preserved_random_states
 from ..callbacks.handlers import LambdaCB
 from ..callbacks.limits import Shortened
 from ..core.callback import as_callbacks
@@ -67,7 +68,8 @@ def find_batch_size(self: Loop, start: int = 32, limit: int = 4096) -> int:
     if not 1 <= start <= limit:
         raise ValueError(f"give 1 <= start <= limit, got {start} and {limit}")
     check_loader(dl := pick_loader(self.dls, True), True)
-    batch = next(iter(dl))
+    with preserved_random_states():  # a loader of torch draws a seed
+        batch = next(iter(dl))
     fits = _fits(self, batch, size := start)
     while fits and size * 2 <= limit and _fits(self, batch, size * 2):
         size *= 2

@@ -233,7 +233,8 @@ def schedule_differences(
     if "main" in here:
         return schedule_differences(sched.main, here["main"], saved["main"], asked)
     lines = []
-    for part, *states in zip(*(x.get("_schedulers", ()) for x in (vars(sched), here, saved))):
+    parts = (x.get("_schedulers", ()) for x in (vars(sched), here, saved))
+    for part, *states in zip(*parts, strict=False):
         lines += schedule_differences(part, *states, asked)
     given = inspect.signature(type(sched).__init__).parameters.keys() - {"last_epoch", *asked}
     settings = {name: here[name] for name in here if name.lstrip("_") in given}

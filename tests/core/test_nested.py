@@ -170,12 +170,12 @@ def test_calls_at_any_event_of_a_fit_change_nothing(event, kind):
 
 @pytest.mark.parametrize(
     "part",
-    ["_undo_attributes", "_undo_grads", "_undo_tensors", "_undo_opt", "preserved_random_states"],
+    ["_undo_attributes", "_undo_grads", "keep", "_undo_opt", "preserved_random_states"],
 )
 @pytest.mark.case("C141")
 def test_each_part_of_the_scope_is_needed(part, monkeypatch):
     """The check above fails where the scope forgets one thing."""
-    forget = lambda *args: lambda: None  # noqa: E731
+    forget = lambda *args, **kwargs: lambda: None  # noqa: E731
     if part == "preserved_random_states":
         forget = contextlib.nullcontext
     learn = small_learner("torch")
