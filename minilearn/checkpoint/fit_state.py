@@ -29,6 +29,7 @@ from minilearn.base.text import differences
 from minilearn.core.callback import Callback, order_of
 from minilearn.core.events import Order
 from minilearn.core.history import History
+from minilearn.core.learner import name_of
 from minilearn.core.nested import takes_part
 from minilearn.core.plan import Plan
 from minilearn.core.stream import Stream, load_loader_state, loader_state, pick_loader, set_epoch
@@ -86,7 +87,7 @@ def capture(learn: Loop) -> dict[str, Any]:
             name: state for name, cb in named_cbs(learn.cbs) if (state := _state_of(cb)) is not None
         },
         "settings": {name: settings_of(cb) for name, cb in named_cbs(learn.cbs)},
-        "participants": trainers(learn.cbs),
+        "program": describe_program(learn),
         "loaders": {name: loader_state(dl) for name, dl in _loaders(learn)},
         "stream": stream,
         "random": packed(random_states()),
@@ -105,9 +106,8 @@ def completed(state: dict[str, Any]) -> dict[str, Any]:
     """
     if missing := [part for part in ("place", "epoch", "steps", "model") if part not in state]:
         raise CorruptFileError(f"the checkpoint has no {', '.join(missing)}")
-    inside = state["place"] in ("pass", "validation")
     parts = {
-        "optimizer": None,
+        "optimizer": {},
         "history": [],
         "callbacks": {},
         "loaders": {},
@@ -121,19 +121,19 @@ def completed(state: dict[str, Any]) -> dict[str, Any]:
         "exact": True,
         "data": {},
         "settings": {},
+        "program": {},
         "plan": {},
     }
     missing = [part for part in parts if part not in state]
-    if inside and "stream" in state and state["stream"] is None and state["place"] == "pass":
+    if state["place"] == "pass" and "stream" in state and state["stream"] is None:
         missing.append("stream")
     now = packed(random_states())
     random = now | state.get("random", {})
     if "random" in state:
         missing += [f"random.{part}" for part in now if part not in state["random"]]
     for part in missing:
-        warnings.warn(
-            f"the checkpoint has no {part}: the fit goes on, but is not exact", stacklevel=2
-        )
+        text = f"the checkpoint has no {part}: the fit goes on, but is not exact"
+        warnings.warn(text, stacklevel=2)
     return parts | state | {"random": random}
 
 
@@ -266,8 +266,7 @@ class Resume(Callback):
             *self._lines,
             *(line for cb in learn.cbs for line in getattr(cb, "differences", ())),
         ]
-        here = {"callbacks": trainers(learn.cbs)}
-        lines += differences({"callbacks": saved.get("participants", here["callbacks"])}, here)
+        lines += differences(saved["program"], describe_program(learn))
         for name, described in describe_loaders(learn).items():
             lines += differences(saved["data"].get(name, {}), described, f"{name} loader, {{}}")
         if lines:
@@ -331,13 +330,15 @@ def load_callbacks(learn: Loop, state: dict[str, Any], warn: bool = False) -> No
             warnings.warn(line, stacklevel=2)
 
 
-def trainers(cbs: list[Any]) -> str:
-    """Return the names of the callbacks that change the training, in their order."""
+def describe_program(learn: Loop) -> dict[str, Any]:
+    """Return what else decides about the training: the callbacks that change it, and the loss."""
     schedules = range(Order.SCHEDULE, Order.DEFAULT)
-    ordered = [
-        cb for cb in sorted(cbs, key=order_of) if takes_part(cb) or order_of(cb) in schedules
-    ]
-    return ", ".join(type(cb).__name__ for cb in ordered) or "none"
+    cbs = [cb for cb in learn.cbs if takes_part(cb) or order_of(cb) in schedules]
+    return {
+        "callbacks": ", ".join(type(cb).__name__ for cb in sorted(cbs, key=order_of)),
+        "batches for an update": learn.plan.batches_per_step,
+        "loss": name_of(learn.loss_func),
+    }
 
 
 def describe_loaders(learn: Loop) -> dict[str, dict[str, Any]]:

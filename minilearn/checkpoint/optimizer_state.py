@@ -66,7 +66,9 @@ def load_optimizer(
     Raises:
         ValueError: it belongs to another optimizer, or its groups hold other parameters.
     """
-    if opt is None or saved is None:
+    if opt is None or not saved:
+        if opt is not None and saved is None:
+            warnings.warn("the checkpoint has no state of an optimizer", stacklevel=2)
         return [], None
     if saved["kind"] != type(opt).__name__:
         raise ValueError(

@@ -103,7 +103,7 @@ def _own_random_states(state: dict[str, Any], rank: int) -> dict[str, Any]:
 
 def _moved(state: dict[str, Any], group: int, new_group: int) -> dict[str, Any]:
     """Convert the position in an epoch to other numbers of samples in a step of all processes."""
-    state = begun_anew(state) | {"data": {}}
+    state = begun_anew(state) | {"data": {}, "program": {}}
     if state["place"] != "pass":
         return state
     stream = state["stream"] | {"taken": state["stream"]["taken"] * group // new_group}

@@ -243,12 +243,13 @@ class Loop(Fitting):
         opt = self.opt if self.opt is not None else self.opt_func
         return (
             f"{type(self).__name__}({type(self.model).__name__}, lr={self.lr})\n"
-            f"  loss: {_name(self.loss_func)}\n  opt:  {_name(opt)}\n"
+            f"  loss: {name_of(self.loss_func)}\n  opt:  {name_of(opt)}\n"
             f"  data: {self.dls!r}\n  cbs:  {cbs}"
         )
 
 
-def _name(x: Any) -> str:
+def name_of(x: Any) -> str:
+    """Return the name of a function, a partial of one, or of a class."""
     if isinstance(x, partial):
-        return f"{_name(x.func)}({', '.join(f'{k}={v!r}' for k, v in x.keywords.items())})"
+        return f"{name_of(x.func)}({', '.join(f'{k}={v!r}' for k, v in x.keywords.items())})"
     return getattr(x, "__name__", type(x).__name__)

@@ -20,6 +20,7 @@ from ..core.callback import as_callbacks
 from ..core.events import Order
 from ..core.learner import Loop
 from ..core.nested import inner, participants
+from ..core.position import own_copy, undo_position
 from ..core.stream import check_loader, pick_loader
 
 
@@ -68,8 +69,10 @@ def find_batch_size(self: Loop, start: int = 32, limit: int = 4096) -> int:
     if not 1 <= start <= limit:
         raise ValueError(f"give 1 <= start <= limit, got {start} and {limit}")
     check_loader(dl := pick_loader(self.dls, True), True)
+    undo = undo_position(dl)
     with preserved_random_states():  # a loader of torch draws a seed
-        batch = next(iter(dl))
+        batch = next(iter(own_copy(dl)))
+    undo()
     fits = _fits(self, batch, size := start)
     while fits and size * 2 <= limit and _fits(self, batch, size * 2):
         size *= 2
