@@ -286,6 +286,6 @@ class MomentumLearner(TrainLearner):
     def zero_grad(self) -> None:
         """Shrink the gradients by `mom`."""
         with torch.no_grad():
-            for p in self.model.parameters():
+            for p in self.parameters():
                 if p.grad is not None:
                     p.grad *= self.mom

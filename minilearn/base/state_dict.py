@@ -26,7 +26,7 @@ is_lazy: Any = nn.parameter.is_lazy
 
 def fit_modules(learn: Any) -> dict[str, nn.Module]:
     """Return the modules that a fit may change, by name: the model, and a loss with a state."""
-    loss = learn.loss_func
+    loss = getattr(learn, "loss_func", None)
     while isinstance(loss, partial):
         loss = loss.func
     found = {"model": unwrapped(learn.model), "loss": getattr(loss, "__self__", loss)}

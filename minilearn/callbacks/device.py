@@ -38,8 +38,9 @@ class DeviceCB(Callback):
 
     def before_fit(self, learn: Loop) -> None:
         """Move what stays for the whole fit."""
-        for module in fit_modules(learn).values():
-            module.to(self.device)
+        for module in (learn.model, *fit_modules(learn).values()):
+            if hasattr(module, "to"):
+                module.to(self.device)
         _follow_parameters(getattr(learn, "opt", None))
 
     def before_epoch(self, learn: Loop) -> None:

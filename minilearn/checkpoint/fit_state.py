@@ -106,23 +106,13 @@ def completed(state: dict[str, Any]) -> dict[str, Any]:
     """
     if missing := [part for part in ("place", "epoch", "steps", "model") if part not in state]:
         raise CorruptFileError(f"the checkpoint has no {', '.join(missing)}")
-    parts = {
-        "optimizer": {},
+    empty = "optimizer callbacks loaders random row data settings program plan"
+    parts: dict[str, Any] = {part: {} for part in empty.split()} | {
+        **dict.fromkeys(("stream", "loss", "rest")),
         "history": [],
-        "callbacks": {},
-        "loaders": {},
-        "random": {},
-        "stream": None,
-        "row": {},
         "batches": 0,
         "steps_before": state["steps"],
-        "loss": None,
-        "rest": None,
         "exact": True,
-        "data": {},
-        "settings": {},
-        "program": {},
-        "plan": {},
     }
     missing = [part for part in parts if part not in state]
     if state["place"] == "pass" and "stream" in state and state["stream"] is None:
