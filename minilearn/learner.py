@@ -77,6 +77,8 @@ class Learner(Loop):
         metrics: short for `cbs=[TrainCB(), DeviceCB(), MetricsCB(metrics), ProgressCB()]`.
         count: takes a batch, returns its number of items where that is not the batch size (tokens,
             say).
+        train_loss: False to leave the parameters of a loss module as they are. They are trained in
+            a group of their own otherwise.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class Learner(Loop):
         opt: Any = None,
         metrics: Any = None,
         count: Callable[[Any], Any] | None = None,
+        train_loss: bool = True,
     ) -> None:
         if metrics is not None:
             if cbs is not None:
@@ -98,7 +101,9 @@ class Learner(Loop):
                     "metrics= is short for a list of callbacks; with cbs= add MetricsCB(...) to it"
                 )
             cbs = usual_cbs(metrics)
-        super().__init__(model, dls, loss_func, lr, cbs, opt_func, opt=opt, count=count)
+        super().__init__(
+            model, dls, loss_func, lr, cbs, opt_func, opt=opt, count=count, train_loss=train_loss
+        )
 
     # training
     fit_one_cycle = _recipes.fit_one_cycle
@@ -281,6 +286,6 @@ class MomentumLearner(TrainLearner):
     def zero_grad(self) -> None:
         """Shrink the gradients by `mom`."""
         with torch.no_grad():
-            for p in self.model.parameters():
+            for p in self.parameters():
                 if p.grad is not None:
                     p.grad *= self.mom

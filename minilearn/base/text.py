@@ -72,3 +72,20 @@ def in_columns(
         "  ".join(f(c, w) for f, c, w in zip(justs, row, widths, strict=True)).rstrip()
         for row in rows
     ]
+
+
+def differences(saved: Any, here: Any, what: str = "{}") -> list[str]:
+    """Return a line for each name whose value in `here` is not the one that was saved.
+
+    >>> differences({"lr": 0.1, "betas": [0.9]}, {"lr": 0.2, "betas": (0.9,)})
+    ['lr: 0.1 saved, 0.2 here']
+    """
+
+    def plain(x: Any) -> Any:
+        return list(x) if isinstance(x, (tuple, list)) else x
+
+    return [
+        f"{what.format(name)}: {saved[name]} saved, {here[name]} here"
+        for name in here
+        if name in saved and plain(saved[name]) != plain(here[name])
+    ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..base.batch import HALF, n_batches
 from ..base.modes import set_mode
+from ..base.state_dict import fit_modules, full_state, load_full, named_params
 from ..base.text import whole
 from ..core.callback import Callback
 from ..core.events import CancelBatchException, CancelException, Order
@@ -107,7 +108,7 @@ class _Averages(Callback):
 
     def _track(self, model: nn.Module) -> None:
         """See that every parameter that can be averaged has an average, on its device."""
-        named = {name: p for name, p in model.named_parameters() if _can_be_averaged(p)}
+        named = {name: p for name, p in named_params(model).items() if _can_be_averaged(p)}
         self._model, self._params = model, list(named.values())
         self._averages = {
             name: _as_average(p) if (a := self._averages.get(name)) is None else a.to(p.device)
@@ -303,18 +304,15 @@ class SWACB(_Averages):
         if not any(map(_has_statistics, learn.model.modules())):
             return
         # each process runs over all the data, so that all get the same statistics
-        dl, live = Unshared(pick_loader(learn.dls, True)), _copies(learn.model.named_buffers())
+        dl = Unshared(pick_loader(learn.dls, True))
         if n_batches(dl) is None:  # it may have no end
             dl = Shortened(dl, learn.steps_done)
         cbs = [cb for cb in participants(learn) if not isinstance(cb, _Averages)]
         cbs.append(_FreshStatistics(list(learn.frozen)))
-        try:
-            with self.swapped(), inner(learn, cbs, valid=dl):
-                learn.fit(1, train=False)
-            self._stats = _copies(learn.model.named_buffers())
-        finally:
-            for name, buffer in learn.model.named_buffers():
-                buffer.data.copy_(live[name])
+        with self.swapped(), inner(learn, cbs, valid=dl):
+            learn.fit(1, train=False)
+            stats = _copies(learn.model.named_buffers())
+        self._stats = stats
 
     def __repr__(self) -> str:
         """Show when it begins."""
@@ -368,14 +366,19 @@ def live_state(self: Loop) -> dict[str, Any]:
 
 
 def validated_state(learn: Loop) -> dict[str, Any]:
-    """Return a copy of the evaluation weights, as a state dict: averages once there are some."""
+    """Return a copy of the state of a fit's modules, as a validation uses them.
+
+    That is with averages, once there are some; by the names of `fit_modules`.
+    """
     begun = [cb for cb in _averages_of(learn) if cb.n_averaged]
-    return begun[-1].averaged_state_dict() if begun else copy.deepcopy(learn.live_state())
+    with begun[-1].swapped() if begun else nullcontext():
+        return copy.deepcopy({n: full_state(m) for n, m in fit_modules(learn).items()})
 
 
 def restore_validated(learn: Loop, state: dict[str, Any]) -> None:
     """Load such a state, so that the model is evaluated with it from now on."""
-    learn.model.load_state_dict(state)
+    for name, module in fit_modules(learn).items():
+        load_full(module, state[name], "the best state")
     for cb in _averages_of(learn):
         cb.adopt()
 

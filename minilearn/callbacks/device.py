@@ -8,9 +8,10 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..base.batch import default_device, map_batch, tensors, to_device
+from ..base.state_dict import fit_modules
 from ..core.callback import Callback
 from ..core.events import Order
 from ..core.learner import Loop
@@ -37,10 +38,9 @@ class DeviceCB(Callback):
 
     def before_fit(self, learn: Loop) -> None:
         """Move what stays for the whole fit."""
-        if hasattr(learn.model, "to"):
-            learn.model.to(self.device)
-        if isinstance(learn.loss_func, nn.Module):
-            learn.loss_func.to(self.device)
+        for module in (learn.model, *fit_modules(learn).values()):
+            if hasattr(module, "to"):
+                module.to(self.device)
         _follow_parameters(getattr(learn, "opt", None))
 
     def before_epoch(self, learn: Loop) -> None:

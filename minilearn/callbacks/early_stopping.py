@@ -6,6 +6,7 @@ import math
 import time
 from typing import Any
 
+from ..base.rank import rank
 from ..base.text import whole
 from ..core.callback import Callback
 from ..core.events import CancelEpochException, CancelFitException, Order
@@ -75,6 +76,11 @@ class EarlyStopCB(Callback):
     def before_round(self, learn: Loop) -> None:
         """End a resumed fit at once, if this callback had ended it before."""
         if self._resumed and self.count >= self.patience:
+            if not rank():
+                print(
+                    f"{self!r} had ended this fit: nothing is left to train; give it more patience "
+                    "to go on"
+                )
             raise CancelFitException
 
     def after_round(self, learn: Loop) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.amp import GradScaler
 
 from ..base.batch import default_device
+from ..base.text import differences
 from ..core.learner import Loop
 from .gradients import GradAccumCB, NonFiniteCB, check_grads_end
 from .training import TrainCB, explain_loss
@@ -112,6 +113,7 @@ class ScaledPrecision(MixedPrecision, NonFiniteCB):
     def before_fit(self, learn: Loop) -> None:
         """Make a scaler for this fit, with the scale of the last one."""
         super().before_fit(learn)
+        self.differences = ()
         check_grads_end(self, learn)
         state = self.scaler.state_dict()
         self.scaler, self._unscaled = GradScaler(self._device_type(learn)), False
@@ -150,6 +152,10 @@ class ScaledPrecision(MixedPrecision, NonFiniteCB):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with that scale."""
+        here = self.scaler.state_dict()
+        changing = ("scale", "_growth_tracker")
+        settings = {name: here[name] for name in here if name not in changing}
+        self.differences = [*self.differences, *differences(state, settings, "scaler {}")]
         self.scaler.load_state_dict(state)
 
 

@@ -23,7 +23,7 @@ from ..callbacks.monitor import Monitor
 from ..core.events import CancelBatchException, CancelException, CancelFitException
 from ..distributed.barrier import Requests, processes_of
 from ..distributed.ddp import is_sharded
-from .files import SUFFIX, Background, newest_first, remove, write
+from .files import SUFFIX, Background, holds_run, is_checkpoint, newest_first, remove, write
 from .fit_state import Resume, capture
 from .process_state import gather_states
 from .sharded import save_shards
@@ -250,7 +250,8 @@ class CheckpointCB(Callback, Requests):
 
     def _remove(self, old: list[str]) -> None:
         for name in old:
-            remove(self._where / name)
+            if not Path(name).is_absolute():  # in the folder that a resume came from
+                remove(self._where / name)
 
     def _name(self, learn: Loop, value: float | None) -> str:
         stem = f"epoch{learn.epoch:03}-step{learn.steps_done:07}"
@@ -306,12 +307,25 @@ class CheckpointCB(Callback, Requests):
         return {"run": self.run, "folder": folder, "files": self.files, "monitor": monitor}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with a run; where the folder is the same, its files become this one's."""
-        if state["folder"] == os.fspath(self.folder.absolute()):
-            self.files = [list(f) for f in state["files"]]
+        """Go on with a run, and with those of its files that still exist.
+
+        They are found by name in this folder, wherever it was; those that stayed in another folder
+        may be the best, but are not deleted from there.
+        """
+        self.run, self.files = state["run"], []
+        for name, value in state["files"]:
+            other = Path(state["folder"], name)
+            if holds_run(self.folder / name, self.run):
+                self.files.append([name, value])
+            elif is_checkpoint(other) and not _same_folder(other.parent, self.folder):
+                self.files.append([os.fspath(other), value])
         if self.monitor is not None and state["monitor"] is not None:
             self.monitor.load_state_dict(state["monitor"])
 
     def __repr__(self) -> str:
         """Show the folder and the interval."""
         return f"CheckpointCB({str(self.folder)!r}, every=({self.every}, {self.unit!r}))"
+
+
+def _same_folder(a: Path, b: Path) -> bool:
+    return a.exists() and b.exists() and a.samefile(b)

@@ -172,6 +172,18 @@ def is_checkpoint(path: Path) -> bool:
     return path.is_file() or (path / STATE).is_file()
 
 
+def holds_run(path: Path, run: str) -> bool:
+    """Return whether a checkpoint is at `path`, and belongs to the run of this name."""
+    if not is_checkpoint(path):
+        return False
+    file = path / STATE if path.is_dir() else path
+    try:  # mapped: the tensors are not read
+        state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        return any(saved.get("run") == run for saved in state["callbacks"].values())
+    except Exception:  # it is corrupt
+        return False
+
+
 def newest_first(folder: Path) -> list[Path]:
     """Return the checkpoints in a folder, the last written first."""
     files = [f for f in folder.glob(f"*{SUFFIX}") if is_checkpoint(f)]

@@ -16,7 +16,7 @@ from ..distributed.barrier import connected
 from ..distributed.ddp import is_sharded
 from .callback import CheckpointCB
 from .files import find, find_existing, read, write
-from .fit_state import Resume, capture, load_lasting
+from .fit_state import Resume, capture, completed, load_lasting
 from .process_state import for_process
 from .sharded import save_shards
 
@@ -36,7 +36,7 @@ def resume_callbacks(self: Loop, resume: Any, cbs: list[Any]) -> list[Resume]:
     if found is None:
         say(f"resume: there is no checkpoint in {resume} yet; the fit begins afresh\n")
         return []
-    path, state = found
+    path, state = found[0], completed(found[1])
     say(f"resume: {path} (epoch {state['epoch']}, {state['steps']} updates)\n")
     state = for_process(state, processes, pick_loader(self.dls, True))
     return [Resume(state, exact=checkpoints is not None and checkpoints.exact)]
@@ -91,7 +91,7 @@ def load_checkpoint(self: Loop, path: str | Path) -> None:
         FileNotFoundError: there is none.
         ValueError: it is corrupt, or belongs to another model or optimizer.
     """
-    state = find_existing(Path(path))[1]
+    state = completed(find_existing(Path(path))[1])
     with preserved_random_states():
         if self.opt is None and state["optimizer"] is not None and self.lr is not None:
             self.opt = self._new_opt(self.lr)

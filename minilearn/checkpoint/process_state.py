@@ -6,6 +6,8 @@ anything is saved.
 
 from __future__ import annotations
 
+import inspect
+import re
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -101,7 +103,7 @@ def _own_random_states(state: dict[str, Any], rank: int) -> dict[str, Any]:
 
 def _moved(state: dict[str, Any], group: int, new_group: int) -> dict[str, Any]:
     """Convert the position in an epoch to other numbers of samples in a step of all processes."""
-    state = begun_anew(state) | {"n_batches": None}
+    state = begun_anew(state) | {"data": {}, "program": {}}
     if state["place"] != "pass":
         return state
     stream = state["stream"] | {"taken": state["stream"]["taken"] * group // new_group}
@@ -133,6 +135,53 @@ def named_cbs(cbs: list[Any]) -> Iterator[tuple[str, Any]]:
             name = type(cb).__name__
             seen[name] += 1
             yield name if seen[name] == 1 else f"{name} {seen[name]}", cb
+
+
+def settings_of(cb: Any) -> dict[str, str]:
+    """Return what a callback was made with, as far as it keeps it under the same names."""
+    names = inspect.signature(type(cb).__init__).parameters
+    found = {name: vars(cb)[name] for name in names if name in getattr(cb, "__dict__", {})}
+    return {name: re.sub(r" at 0x\w+", "", repr(value)) for name, value in found.items()}
+
+
+def match(
+    saved: dict[str, dict[str, str]], here: dict[str, Any]
+) -> tuple[dict[str, str], list[str]]:
+    """Find out which callback of a checkpoint each callback is: of one class by its settings.
+
+    Args:
+        saved: settings by name, as `named_cbs` and `settings_of` gave them.
+        here: the callbacks by name.
+
+    Returns:
+        The saved names by the names here, and a line for each class where nothing tells several
+        callbacks apart, and their number has changed.
+    """
+    found: dict[str, str] = {}
+    lines = []
+    for kind in dict.fromkeys(type(cb).__name__ for cb in here.values()):
+        theirs = {name: made for name, made in saved.items() if name.split()[0] == kind}
+        ours = {name: settings_of(cb) for name, cb in here.items() if type(cb).__name__ == kind}
+        pairs = [(mine, name) for mine in ours for name in theirs]
+        for mine, name in sorted(
+            pairs, key=lambda p: _alike(ours[p[0]], theirs[p[1]]), reverse=True
+        ):
+            if mine not in found and name not in found.values():
+                found[mine] = name
+        distinct = all(len({*map(str, x.values())}) == len(x) for x in (ours, theirs))
+        if theirs and len(ours) != len(theirs) and not distinct:
+            lines.append(
+                f"nothing tells {', '.join(max(ours, theirs, key=len))} apart: there were "
+                f"{len(theirs)} of class {kind} and are {len(ours)} now, which take the saved "
+                "states in order. Let __init__ keep its arguments as attributes."
+            )
+    return found, lines
+
+
+def _alike(ours: dict[str, str], theirs: dict[str, str]) -> tuple[bool, int]:
+    """Return how much the settings of two callbacks agree; what they watch comes first."""
+    equal = [name for name in ours if ours[name] == theirs.get(name)]
+    return "monitor" in equal, len(equal)
 
 
 def packed(states: RandomStates) -> dict[str, Any]:

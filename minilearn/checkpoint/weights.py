@@ -45,8 +45,8 @@ def save(self: Loop, path: str | Path, *, averaged: bool = True) -> None:
         raise ValueError(f"weights are saved as {SAFE}, got {str(path)!r}")
     from safetensors.torch import save as to_bytes
 
-    weights = validated_state(self) if averaged else self.live_state()
-    state = serialisable(clean_state(weights), "model")
+    weights = validated_state(self)["model"]["state"] if averaged else self.live_state()
+    state = serialisable(clean_state(weights, self.model), "model")
     other = [n for n, t in state.items() if getattr(t, "layout", None) != torch.strided]
     if other:
         raise TypeError(f"{other[0]!r} of the model is no dense tensor: use save_checkpoint")
@@ -151,8 +151,8 @@ def _read_torch(path: str | Path, trust: bool) -> Any:
 
 def _from_checkpoint(state: Mapping[str, Any], averaged: bool) -> dict[str, Tensor]:
     weights = state["model"]
-    for saved in state["callbacks"].values() if averaged else ():
+    for saved in state.get("callbacks", {}).values() if averaged else ():
         if saved.get("n_averaged") and "averages" in saved:
-            mean = {weights[n].data_ptr(): t for n, t in clean_state(saved["averages"]).items()}
+            mean = {weights[n].data_ptr(): t for n, t in saved["averages"].items()}
             weights = {n: mean.get(t.data_ptr(), t) for n, t in weights.items()}  # tied ones, too
     return weights

@@ -43,6 +43,7 @@ class Callback:
     order: int = Order.DEFAULT
     in_probe: ClassVar[bool | None] = None  # True or False: take part in probes, whatever the rule
     per_process: ClassVar[bool] = False  # whether its state differs between processes
+    differences: Sequence[str] = ()  # to what a resume loaded: a line each, with both values
     skips_non_finite: bool = False  # whether it skips updates whose gradients are not finite
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

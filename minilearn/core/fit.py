@@ -7,9 +7,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torch import nn
+from torch import nn, optim
 
 from ..base.batch import n_batches
+from ..base.rank import rank
+from ..base.state_dict import fit_modules, loss_parameters
+from ..base.text import few
 from .callback import companions_of
 from .dispatch import Dispatch, check_owners
 from .events import CancelException
@@ -33,7 +36,7 @@ class Fitting(Dispatch):
             raise ValueError("n_steps counts updates, and train=False makes none; give n_epochs")
         plan.train_dl = pick_loader(self.dls, True)
         plan.n_batches = n_batches(plan.train_dl) if train else None
-        self.plan = plan
+        self.plan, plan.lr = plan, lr
         if not self.depth:  # a nested run does not change what is known of the last fit
             self.interrupts.stopped = False
         self.iter = self.batch = self.preds = self.loss = self.loss_parts = None
@@ -67,6 +70,21 @@ class Fitting(Dispatch):
             )
         self.opt = self._new_opt(lr)
 
+    def _with_loss(self, opt: Any) -> Any:
+        """Add the parameters of a loss module to an optimizer, as a group of their own."""
+        params = loss_parameters(self)
+        if params and hasattr(opt, "add_param_group"):
+            if isinstance(opt, optim.LBFGS):
+                raise ValueError(
+                    f"the loss has parameters ({few([*params])}), and LBFGS takes one group only: "
+                    "use another optimizer, or Learner(..., train_loss=False)"
+                )
+            opt.add_param_group({"params": [*params.values()]})
+            if self.opt is None and not self.depth and not rank():
+                count = sum(p.numel() for p in params.values())
+                print(f"the loss is trained, too: {few([*params])} ({count:,} parameters)")
+        return opt
+
     @contextmanager
     def _with_callbacks(self, cbs: list[Any]) -> Iterator[None]:
         """Have callbacks for one fit, with the companions of all; they go when it is over."""
@@ -97,12 +115,16 @@ class Fitting(Dispatch):
                     return True
         return False
 
+    def parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of the model, of a loss module and of the optimizer, each once."""
+        found = [p for group in getattr(self.opt, "param_groups", ()) for p in group["params"]]
+        for module in fit_modules(self).values():
+            found += module.parameters()
+        return list({id(p): p for p in found}.values())
+
     def clear_grads(self) -> None:
-        """Set the gradients of the model and of the optimizer's parameters to None."""
-        params = [p for group in getattr(self.opt, "param_groups", ()) for p in group["params"]]
-        if isinstance(self.model, nn.Module):
-            params += self.model.parameters()
-        for p in params:
+        """Set the gradients of all parameters to None."""
+        for p in self.parameters():
             p.grad = None
 
     @contextmanager
@@ -138,3 +160,15 @@ class Fitting(Dispatch):
         counters = {"epoch": self.epoch, "steps": self.steps_done, "time": seconds}
         self.row = in_order(counters | self.row)
         self.history.append(self.row)
+
+
+def group_options(opt: Any) -> list[dict[str, Any]]:
+    """Return the options of each parameter group, but for those that schedules keep in it."""
+    return [
+        {k: getattr(v, "tolist", lambda v=v: v)() for k, v in group.items() if _is_option(k)}
+        for group in getattr(opt, "param_groups", ())
+    ]
+
+
+def _is_option(name: str) -> bool:
+    return name not in ("params", "param_names") and not name.startswith("initial_")

@@ -18,7 +18,7 @@ from ..base.modes import frozen_modules, preserved_modes, set_mode
 from ..base.seed import preserved_random_states
 from .callback import as_callbacks
 from .events import with_cbs
-from .fit import Fitting
+from .fit import Fitting, group_options
 from .history import History
 from .interrupt import Interrupts
 from .plan import Plan
@@ -42,6 +42,8 @@ class Loop(Fitting):
         opt: a ready optimizer, kept for all fits. It keeps its rate until `lr` is given or set.
         count: takes a batch, returns its number of items where that is not the batch size (tokens,
             say).
+        train_loss: False to leave the parameters of a loss module as they are. They are trained in
+            a group of their own otherwise.
     """
 
     def __init__(
@@ -55,13 +57,14 @@ class Loop(Fitting):
         *,
         opt: Any = None,
         count: Callable[[Any], Any] | None = None,
+        train_loss: bool = True,
     ) -> None:
         super().__init__(cbs)
         self.model, self.dls, self.loss_func = model, dls, loss_func
         # a ready optimizer keeps its rate, unless one was given
         self.lr, self._lr_seen = None if opt is not None and lr is DEFAULT_LR else lr, None
         self.opt, self.opt_func = opt, opt_func if opt is None else None
-        self.count, self.plan, self.frozen = count, Plan(0), []
+        self.count, self.train_loss, self.plan, self.frozen = count, train_loss, Plan(0), []
         self.interrupts = Interrupts()
         self.history, self.row = History(), {}
 
@@ -70,6 +73,8 @@ class Loop(Fitting):
     @with_cbs("fit")
     def _fit(self, train: bool, valid: bool) -> None:
         self.frozen = frozen_modules(self.model)
+        if self.plan.options is None:  # a resume goes on with those that were saved
+            self.plan.options = group_options(self.opt)
         for self.plan.epoch in self.plan.epochs:  # noqa: B020
             self._one_round(train, valid)
 
@@ -200,9 +205,10 @@ class Loop(Fitting):
                 with preserved_modes(self.model):
                     valid = self._begin(plan, train, valid, lr, reset_opt)
                     self._fit(train, valid)
-            except KeyboardInterrupt:
-                self.interrupts.stopped = True
-                if on_interrupt == "raise":
+            except BaseException as e:
+                self.interrupts.stopped = isinstance(e, KeyboardInterrupt)
+                if not self.interrupts.stopped or on_interrupt == "raise":
+                    self.batch = self.preds = self.loss = self.loss_parts = None
                     raise
             finally:
                 self._end()
@@ -212,7 +218,7 @@ class Loop(Fitting):
     def _new_opt(self, lr: Any) -> Any:
         """Make the optimizer of a fit."""
         func: Any = self.opt_func
-        return func(self.model.parameters(), lr)
+        return self._with_loss(func(self.model.parameters(), lr))
 
     def _set_lr(self, lr: Any) -> None:
         """Give the optimizer that is kept another learning rate."""
@@ -250,12 +256,13 @@ class Loop(Fitting):
         opt = self.opt if self.opt is not None else self.opt_func
         return (
             f"{type(self).__name__}({type(self.model).__name__}, lr={self.lr})\n"
-            f"  loss: {_name(self.loss_func)}\n  opt:  {_name(opt)}\n"
+            f"  loss: {name_of(self.loss_func)}\n  opt:  {name_of(opt)}\n"
             f"  data: {self.dls!r}\n  cbs:  {cbs}"
         )
 
 
-def _name(x: Any) -> str:
+def name_of(x: Any) -> str:
+    """Return the name of a function, a partial of one, or of a class."""
     if isinstance(x, partial):
-        return f"{_name(x.func)}({', '.join(f'{k}={v!r}' for k, v in x.keywords.items())})"
+        return f"{name_of(x.func)}({', '.join(f'{k}={v!r}' for k, v in x.keywords.items())})"
     return getattr(x, "__name__", type(x).__name__)

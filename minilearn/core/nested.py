@@ -10,11 +10,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.nn.parameter import is_lazy
 
-from ..base.modes import held, hold
 from ..base.seed import preserved_random_states
+from ..base.state_dict import fit_modules, keep
 from .callback import Callback, order_of
 from .events import ACTIONS, EVENTS, CancelFitException, Order
 from .learner import Loop
@@ -61,7 +60,7 @@ def inner(
 
     At the end, however it comes, these are as they were: the Learner's attributes, gradients,
     random states, the position of loaders that have a state, attributes and metric objects of
-    `cbs`; and where the fit trains, weights, buffers and the optimizer too. Loaders of torch, and
+    `cbs`, buffers; and where the fit trains, weights and the optimizer too. Loaders of torch, and
     others that count their epochs, are copied: an epoch over them that is under way goes on
     undisturbed.
 
@@ -141,9 +140,8 @@ def _undos(learn: Loop, cbs: list[Any], loaders: list[Any], trains: bool) -> lis
     undos = [_undo_attributes(learn), _undo_grads(learn)]
     undos += [_undo_attributes(cb) for cb in cbs]
     undos += [undo_position(dl) for dl in loaders]
-    if trains:
-        undos += [_undo_tensors(learn.model), _undo_opt(learn.opt)]
-    return undos
+    undos += [keep(module, weights=trains) for module in fit_modules(learn).values()]
+    return [*undos, _undo_opt(learn.opt)] if trains else undos
 
 
 def _undo_attributes(o: Any) -> Callable[[], None]:
@@ -200,44 +198,11 @@ def _lend_copies(metrics: list[Any]) -> Callable[[], None]:
 
 
 def _undo_grads(learn: Loop) -> Callable[[], None]:
-    params = [p for group in getattr(learn.opt, "param_groups", ()) for p in group["params"]]
-    params += learn.model.parameters() if isinstance(learn.model, nn.Module) else ()
-    saved = [(p, p.grad) for p in params]
+    saved = [(p, p.grad) for p in learn.parameters()]
 
     def undo() -> None:
         for p, grad in saved:
             p.grad = grad
-
-    return undo
-
-
-def _undo_tensors(model: Any) -> Callable[[], None]:
-    """Keep parameters and buffers, what is attached to parameters, and what is frozen."""
-    if not isinstance(model, nn.Module):
-        return lambda: None
-    params = [(p, p.detach().clone(), p.requires_grad, dict(vars(p))) for p in model.parameters()]
-    holds = [(module, held(module)) for module in model.modules()]
-    # a graph of the outer batch would refuse what was changed since, though it is changed back
-    versions = _unsafe_preserve_version_counter((*model.parameters(), *model.buffers()))
-    buffers = [
-        (module._buffers, name, buffer, buffer.clone())
-        for module in model.modules()
-        for name, buffer in module._buffers.items()
-        if buffer is not None
-    ]
-
-    def undo() -> None:
-        for p, value, trainable, attributes in params:
-            p.data.copy_(value)
-            p.requires_grad_(trainable)
-            vars(p).clear()
-            vars(p).update(attributes)
-        for owner, name, buffer, value in buffers:
-            buffer.data.copy_(value)
-            owner[name] = buffer
-        for module, was_held in holds:
-            hold(module, was_held, model.training)
-        versions.__exit__()
 
     return undo
 

@@ -36,6 +36,8 @@ class Plan:
         length: batches in the current epoch, None when unknown.
         valid_name: the name of a further validation set, while it is run.
         warned: what this fit has already warned of.
+        lr: the learning rate that this call of `fit` was given.
+        options: the options of each parameter group that the program asked for.
 
     Raises:
         ValueError: an amount is not a whole number, or both amounts are given.
@@ -64,6 +66,8 @@ class Plan:
         self.length: int | None = None
         self.valid_name: str | None = None
         self.warned: set[Any] = set()
+        self.lr: Any = None
+        self.options: list[dict[str, Any]] | None = None
         self._resumed: int | None = None  # updates before the batch that a resume goes on from
 
     def start_at(

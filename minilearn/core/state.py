@@ -34,6 +34,7 @@ class LoopState:
     _lr_seen: float | slice | None  # when a fit used it last
     cbs: list[Any]
     count: Callable[[Any], Any] | None
+    train_loss: bool  # whether the parameters of a loss module are trained
 
     # set by fit
     opt: Any = None
@@ -46,6 +47,7 @@ class LoopState:
     frozen: list[nn.Module]  # modules that stay in eval mode
     levels: tuple[str, ...] = ()  # the levels that are running, outermost first
     error: BaseException | None = None  # during a clean-up: what ended the level
+    stage: str | None = None  # which fit this is, in a method that makes several
     interrupts: Interrupts  # Ctrl-C in a fit
     nesting: Nesting = Nesting()
 
@@ -61,6 +63,7 @@ class LoopState:
     _new_opt: Callable[..., Any]
     _set_lr: Callable[..., None]
     _check_opt: Callable[..., None]
+    _resume_cbs: Callable[..., list[Any]]
     fit_one_cycle: Callable[..., None]
     freeze: Callable[..., None]
     freeze_to: Callable[..., None]

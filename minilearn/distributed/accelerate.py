@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from minilearn.base.batch import default_device
 from minilearn.base.seed import set_seed
+from minilearn.base.state_dict import loss_parameters
 from minilearn.core.events import Order
 from minilearn.data.seeded import derive_seed, draw_seed
 from minilearn.distributed.shards import Shard, warn_of_rest
@@ -27,7 +28,7 @@ from ..callbacks.training import TrainCB, adds_up
 from ..core.events import ActionConflictError, CancelException
 from ..core.stream import Unshared, pick_loader
 from .barrier import BarrierCB, ShardCB, processes_of
-from .ddp import Wrapped, equal_buffers, weights_differ
+from .ddp import Wrapped, average_grads, equal_buffers, weights_differ
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -197,6 +198,8 @@ class AccelerateCB(TrainCB):
         if not self._exchanged:  # an open group was closed when no batch came any more
             self.accelerator.backward(self._wrapped.nothing())
             self._exchanged = True
+        if self._together is not None:
+            average_grads(loss_parameters(learn).values())
         if self._scaled is not None:
             self._scaled.before_step(learn)
 
@@ -219,7 +222,7 @@ class AccelerateCB(TrainCB):
     def after_epoch(self, learn: Loop) -> None:
         """Let all processes have the buffers of the first; each had statistics of its own part."""
         if self._together is not None and learn.training:
-            equal_buffers(learn.model)
+            equal_buffers(learn)
 
     def cleanup_epoch(self, learn: Loop) -> None:
         """Do so too where a cancel ended the epoch for all."""
@@ -262,6 +265,7 @@ class AccelerateCB(TrainCB):
         """Go on with that scale."""
         if self._scaled is not None and state:
             self._scaled.load_state_dict(state)
+            self.differences = self._scaled.differences
 
 
 def make_accelerator(

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from minilearn.base.state_dict import fit_modules, loss_parameters
 from minilearn.distributed.sync import Processes
 
 from ..base.text import few
-
-if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -72,7 +72,9 @@ class Wrapped:
         self.exchanges = isinstance(self.model, DistributedDataParallel)
         if self.exchanges:
             self.model.training = self.own.training
-            equal_buffers(self.own)
+            equal_buffers(learn)
+            for p in loss_parameters(learn).values():
+                dist.broadcast(p.data, 0)
             self._settle()
 
     def _flags(self) -> list[bool]:
@@ -159,10 +161,19 @@ def _no_gradient(names: list[str]) -> str:
     )
 
 
-def equal_buffers(model: nn.Module) -> None:
+def equal_buffers(learn: Loop) -> None:
     """Let all processes have the buffers of the first."""
-    for buffer in model.buffers():
-        dist.broadcast(buffer, 0)
+    for module in fit_modules(learn).values():
+        for buffer in module.buffers():
+            dist.broadcast(buffer, 0)
+
+
+def average_grads(params: Iterable[nn.Parameter]) -> None:
+    """Let all processes have the mean gradient of parameters that are not the model's."""
+    for p in params:
+        p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+        dist.all_reduce(p.grad)
+        p.grad /= dist.get_world_size()
 
 
 def weights_differ(model: nn.Module, processes: Processes) -> bool:

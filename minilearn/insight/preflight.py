@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..base.batch import map_batch, n_rows
+from ..base.seed import preserved_random_states
 from ..base.text import write_out
 from ..callbacks.handlers import LambdaCB
 from ..callbacks.limits import Shortened
@@ -20,6 +21,7 @@ from ..core.callback import as_callbacks
 from ..core.events import Order
 from ..core.learner import Loop
 from ..core.nested import inner, participants
+from ..core.position import own_copy, undo_position
 from ..core.stream import check_loader, pick_loader
 
 
@@ -68,7 +70,10 @@ def find_batch_size(self: Loop, start: int = 32, limit: int = 4096) -> int:
     if not 1 <= start <= limit:
         raise ValueError(f"give 1 <= start <= limit, got {start} and {limit}")
     check_loader(dl := pick_loader(self.dls, True), True)
-    batch = next(iter(dl))
+    undo = undo_position(dl)
+    with preserved_random_states():  # a loader of torch draws a seed
+        batch = next(iter(own_copy(dl)))
+    undo()
     fits = _fits(self, batch, size := start)
     while fits and size * 2 <= limit and _fits(self, batch, size * 2):
         size *= 2

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..base.batch import HALF, batch_size, counted, describe, map_batch, tensors
 from ..base.modes import is_training
 from ..base.rank import rank
-from ..base.text import write_out
+from ..base.text import differences, write_out
 from ..callbacks.training import adds_up
 from ..core.callback import Callback
 from ..core.events import CancelException, Order
@@ -257,6 +257,7 @@ class MetricsCB(Callback):
     def state_dict(self) -> dict[str, Any]:
         """Return the rows, and what the running epoch has measured so far."""
         state: dict[str, Any] = {"rows": [dict(r) for r in self.rows], "measuring": self._measuring}
+        state["names"] = list(self.metrics)
         kept = {name: memory(m, self._new[name]) for name, m in self.metrics.items()}
         state["memory"] = {name: numbers for name, numbers in kept.items() if numbers}
         if self._measuring:
@@ -268,6 +269,7 @@ class MetricsCB(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on in this epoch, or with the next; to be called after `before_fit`."""
         self._resumed, self.rows = state, [dict(row) for row in state["rows"]]
+        self.differences = differences(state, {"names": list(self.metrics)}, "metrics")
         if self._measuring:
             self._resume()
         else:
@@ -275,13 +277,14 @@ class MetricsCB(Callback):
 
     def _remember(self, state: dict[str, Any]) -> None:
         for name, numbers in state["memory"].items():
-            remember(self.metrics[name], numbers)
+            if name in self.metrics:
+                remember(self.metrics[name], numbers)
 
     def _resume(self) -> None:
         state, self._resumed = self._resumed, None
         if state["measuring"]:
-            for name, saved in state["metrics"].items():
-                restore_state(self.all_metrics[name], saved)
+            for name in self.all_metrics.keys() & state["metrics"].keys():
+                restore_state(self.all_metrics[name], state["metrics"][name])
             self._remember(state)
             for name, saved in state["parts"].items():
                 self._part(name).load_state_dict(saved)

@@ -9,6 +9,7 @@ from torch.nn import Parameter
 
 from ..base.modes import has_buffers, hold_frozen
 from ..base.text import did_you_mean, few
+from ..core.callback import as_callbacks
 from ..core.learner import Loop
 from ..core.nested import make_lazy_weights
 from .optimizer import layer_groups, matches
@@ -98,6 +99,8 @@ def fine_tune(
     lr_mult: float = 100,
     pct_start: float = 0.3,
     div: float = 5.0,
+    cbs: Any = None,
+    resume: Any = None,
     **kwargs: Any,
 ) -> None:
     """Train the last layer of a pretrained model alone for a while, then all of it.
@@ -110,13 +113,25 @@ def fine_tune(
         lr_mult: the first layer's rate is the last one's divided by this.
         pct_start: the fraction of updates in which the rates rise.
         div: the rates begin at the highest divided by this.
+        cbs: further callbacks for both fits.
+        resume: as in `fit`; the fit that the checkpoint belongs to goes on.
         kwargs: passed to both fits.
 
     Source: fastai, `Learner.fine_tune`.
     """
-    if freeze_epochs:
-        self.freeze()
-        self.fit_one_cycle(freeze_epochs, slice(base_lr), pct_start=0.99, **kwargs)
-    self.unfreeze()
-    rates = slice(base_lr / 2 / lr_mult, base_lr / 2)
-    self.fit_one_cycle(n_epochs, rates, pct_start=pct_start, div=div, **kwargs)
+    cbs = as_callbacks(cbs)
+    resumed = self._resume_cbs(resume, cbs) if resume not in (None, False) else []
+    in_second = any(cb.state.get("stage") == "fine_tune, 2" for cb in resumed)
+    try:
+        if freeze_epochs and not in_second:
+            self.stage = "fine_tune, 1"
+            self.freeze()
+            first, resumed = [*cbs, *resumed], []
+            self.fit_one_cycle(freeze_epochs, slice(base_lr), pct_start=0.99, cbs=first, **kwargs)
+        self.stage = "fine_tune, 2"
+        self.unfreeze()
+        rates = slice(base_lr / 2 / lr_mult, base_lr / 2)
+        second = [*cbs, *resumed]
+        self.fit_one_cycle(n_epochs, rates, pct_start=pct_start, div=div, cbs=second, **kwargs)
+    finally:
+        self.stage = None

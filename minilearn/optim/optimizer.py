@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.nn import Parameter
 
+from ..base.state_dict import loss_parameters
 from ..base.text import did_you_mean, few, in_columns
 from ..core.learner import Loop
 from ..core.nested import make_lazy_weights
@@ -140,7 +141,7 @@ def make_optimizer(self: Loop, lr: float | slice) -> Any:
         func, takes_model = optimizer(func), True
     if takes_model:
         make_lazy_weights(self)
-    return func(self.model if takes_model else self.model.parameters(), lr)
+    return self._with_loss(func(self.model if takes_model else self.model.parameters(), lr))
 
 
 def set_optimizer_lr(self: Loop, lr: float | slice) -> None:
@@ -166,16 +167,19 @@ def set_optimizer_lr(self: Loop, lr: float | slice) -> None:
 def check_optimizer(self: Loop) -> None:
     """Check, before each training epoch, that the optimizer has all weights and its closure."""
     groups = getattr(self.opt, "param_groups", None)
-    if groups is None or not isinstance(self.model, nn.Module):
-        return
-    there = {id(p) for group in groups for p in group["params"]}
-    names = [n for n, p in self.model.named_parameters() if p.requires_grad and id(p) not in there]
+    params = loss_parameters(self)
+    if groups is not None and isinstance(self.model, nn.Module):
+        params |= dict(self.model.named_parameters())
+    there = {id(p) for group in groups or () for p in group["params"]}
+    names = [name for name, p in params.items() if p.requires_grad and id(p) not in there]
     if names:
         warnings.warn(
             f"the optimizer lacks {few(names)}, which can be trained and will not be. Give it all "
             "parameters, or let the Learner make it: opt_func=…",
             stacklevel=2,
         )
+    if groups is None:
+        return
     try:
         closure = inspect.signature(self.opt.step).parameters.get("closure")
     except (TypeError, ValueError):  # it has no signature

@@ -6,6 +6,7 @@ are saved.
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import Any, ClassVar
 
 from torch.optim import Optimizer, lr_scheduler
 
-from ..base.text import did_you_mean
+from ..base.text import did_you_mean, differences
 from ..callbacks.monitor import Monitor
 from ..core.callback import Callback
 from ..core.events import CancelEpochException, CancelRoundException, Order
@@ -31,6 +32,7 @@ from .schedulers import (
 )
 from .warmup import WarmupLR
 
+RATES = ("lr", "initial_lr", "max_lr", "min_lr")
 SHORT = {"wd": "weight_decay", "mom": "momentum"}
 
 
@@ -110,7 +112,9 @@ class BaseSchedCB(Callback):
             )
         # an earlier fit's schedule has left them at its end; a resumed one began with what it saved
         rates = [group.get("initial_lr", group["lr"]) for group in opt.param_groups]
-        rates = rates if self._state is None else self._state["base"]
+        if self._state is not None:
+            asked = [options["lr"] for options in learn.plan.options or ()]
+            rates = self._state["base"] if learn.plan.lr is None else asked
         for group, rate in zip(opt.param_groups, rates, strict=False):
             set_lr(group, rate)
         self._base = [float(group["lr"]) for group in opt.param_groups]
@@ -122,7 +126,7 @@ class BaseSchedCB(Callback):
         own = getattr(main, "total_steps", None)
         self._limit = lengths.total if asked_lengths(self.sched) else own
         if self._state is not None:
-            self._restore()
+            self._restore(keep_rates=learn.plan.lr is not None)
         if isinstance(main, lr_scheduler.ReduceLROnPlateau) and self.unit != "round":
             raise TypeError(
                 "ReduceLROnPlateau needs a value to watch: use PlateauCB('valid_loss', patience=…)"
@@ -154,9 +158,10 @@ class BaseSchedCB(Callback):
         """Return the scheduler's state, and the options that it may have set."""
         if self.schedo is None:
             return {}
-        names = ("lr", "initial_lr", "momentum", "betas")
+        names = (*RATES, "momentum", "betas", "max_momentum", "base_momentum")
         groups = [{k: g[k] for k in names if k in g} for g in self.schedo.optimizer.param_groups]
-        state = {"steps": self.steps, "base": self._base, "groups": groups}
+        kind = type(getattr(self.schedo, "main", self.schedo)).__name__
+        state = {"kind": kind, "steps": self.steps, "base": self._base, "groups": groups}
         return state | {"schedule": self.schedo.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -165,18 +170,74 @@ class BaseSchedCB(Callback):
         if self._state is not None and self._running:
             self._restore()
 
-    def _restore(self) -> None:
+    def _restore(self, keep_rates: bool = False) -> None:
         state, self._state = self._state, None
-        self.steps, self._base = state["steps"], state["base"]
-        self.schedo.load_state_dict(state["schedule"])
-        groups = zip(self.schedo.optimizer.param_groups, state["groups"], strict=False)
-        for group, options in groups:
-            set_lr(group, options["lr"])
-            group.update(options | {"lr": group["lr"]})
+        fresh, saved = self.schedo.state_dict(), state["schedule"]
+        self.differences = schedule_differences(
+            self.schedo, fresh, saved, asked_lengths(self.sched)
+        )
+        kind = type(getattr(self.schedo, "main", self.schedo)).__name__
+        self.differences += differences(state, {"kind": kind}, "schedule")
+        factors = [1.0] * len(state["base"])
+        if keep_rates:  # fit(lr=...) of this call wins
+            bases = zip(_bases(fresh, self._base), _bases(saved, state["base"]), strict=False)
+            factors = [new / old if old else 1.0 for new, old in bases]
+        self.steps = state["steps"]
+        self._base = [rate * f for rate, f in zip(state["base"], factors, strict=False)]
+        self.schedo.load_state_dict(_scaled(saved, factors))
+        groups = zip(self.schedo.optimizer.param_groups, state["groups"], factors, strict=False)
+        for group, options, factor in groups:
+            if not keep_rates:
+                peaks = {name: group[name] for name in ("max_lr", "min_lr") if name in group}
+                self.differences += differences(options, peaks)
+            rates = {name: options[name] * factor for name in RATES if name in options}
+            set_lr(group, rates["lr"])
+            group.update(options | rates | {"lr": group["lr"]})
 
     def __repr__(self) -> str:
         """Show the factory."""
         return f"{type(self).__name__}({factory_name(self.sched)})"
+
+
+def _bases(state: dict[str, Any], otherwise: list[float]) -> list[float]:
+    return state.get("main", state).get("base_lrs", otherwise)
+
+
+def _scaled(state: dict[str, Any], factors: list[float]) -> dict[str, Any]:
+    """Return the state of a schedule with its rates scaled, group by group."""
+    if all(factor == 1 for factor in factors):
+        return state
+    scaled = dict(state)
+    for name in ("base_lrs", "_last_lr", "lrs"):
+        if name in state:
+            scaled[name] = [rate * f for rate, f in zip(state[name], factors, strict=False)]
+    if "main" in state:
+        scaled["main"] = _scaled(state["main"], factors)
+    if "_schedulers" in state:
+        scaled["_schedulers"] = [_scaled(part, factors) for part in state["_schedulers"]]
+    return scaled
+
+
+def schedule_differences(
+    sched: Any, here: dict[str, Any], saved: dict[str, Any], asked: list[str]
+) -> list[str]:
+    """Return a line for each setting of a schedule that is not the one that was saved.
+
+    Args:
+        sched: the schedule.
+        here: its state when it was made.
+        saved: the state in the checkpoint.
+        asked: names of lengths that come from the fit.
+    """
+    if "main" in here:
+        return schedule_differences(sched.main, here["main"], saved["main"], asked)
+    lines = []
+    parts = (x.get("_schedulers", ()) for x in (vars(sched), here, saved))
+    for part, *states in zip(*parts, strict=False):
+        lines += schedule_differences(part, *states, asked)
+    given = inspect.signature(type(sched).__init__).parameters.keys() - {"last_epoch", *asked}
+    settings = {name: here[name] for name in here if name.lstrip("_") in given}
+    return lines + differences(saved, settings, f"{type(sched).__name__} {{}}")
 
 
 class BatchSchedCB(BaseSchedCB):

@@ -527,10 +527,14 @@ def test_stopped_and_resumed_equals_unbroken(make, when):
     assert same(state["averages"], first.state_dict()["averages"])  # what was loaded is not touched
 
 
+def evaluated(learn):
+    return validated_state(learn)["model"]["state"]
+
+
 def test_best_weights_are_those_that_were_evaluated():
     weights = Weights()
     states = []
-    look = At("after_round", lambda learn: states.append(validated_state(learn)), times=9)
+    look = At("after_round", lambda learn: states.append(evaluated(learn)), times=9)
     learn = toy_learner([EMACB(0.5), weights, look], model=mlp())
     learn.fit(2)
     assert all(same(a, b) for a, b in zip(states, weights.judged, strict=True))

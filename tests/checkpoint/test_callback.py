@@ -721,7 +721,7 @@ def check_by_name(save, load):
     opt.step()
     other = Pair("ba")
     new = torch.optim.Adam(other.parameters(), 0.1)
-    load(new, other, save(opt, saved))
+    load(new, {"model": other}, save(opt, {"model": saved}))
     for name in "ab":
         moment = new.state[getattr(other, name).weight]["exp_avg"]
         assert torch.equal(moment, opt.state[getattr(saved, name).weight]["exp_avg"])
@@ -740,10 +740,10 @@ def test_the_check_notices_moments_that_are_found_by_position():
 
 def test_other_groups_are_an_error_that_names_a_parameter():
     saved, other = Pair("ab"), Pair("ab")
-    state = optimizer_state(torch.optim.SGD(saved.parameters(), 0.1), saved)
+    state = optimizer_state(torch.optim.SGD(saved.parameters(), 0.1), {"model": saved})
     groups = [{"params": [other.a.weight]}, {"params": [other.b.weight]}]
     with pytest.raises(ValueError, match="'a.weight' is in a group with b.weight there"):
-        load_optimizer(torch.optim.SGD(groups, 0.1), other, state)
+        load_optimizer(torch.optim.SGD(groups, 0.1), {"model": other}, state)
 
 
 def test_another_optimizer_is_an_error(tmp_path):
@@ -756,9 +756,9 @@ def test_moments_in_another_precision_keep_it():
     model = linear().to(torch.bfloat16)
     opt = torch.optim.SGD(model.parameters(), 0.1)
     moment = torch.randn(1, 3)
-    state = optimizer_state(opt, model)
+    state = optimizer_state(opt, {"model": model})
     state["moments"]["weight"] = {"momentum_buffer": moment}
-    load_optimizer(opt, model, state)
+    load_optimizer(opt, {"model": model}, state)
     assert torch.equal(opt.state[model.weight]["momentum_buffer"], moment)
 
 
@@ -776,10 +776,11 @@ def test_moments_are_on_the_device_of_their_parameters(tmp_path):
 
 @pytest.mark.case("C009")
 def test_the_check_notices_moments_that_stay_elsewhere(tmp_path, monkeypatch):
-    def load_and_stay(opt, model, saved):
-        load_optimizer(opt, model, saved)
+    def load_and_stay(opt, *args):
+        found = load_optimizer(opt, *args)
         for moments in opt.state.values():
             moments["exp_avg"] = moments["exp_avg"].to("meta")
+        return found
 
     monkeypatch.setattr("minilearn.checkpoint.fit_state.load_optimizer", load_and_stay)
     with pytest.raises((AssertionError, RuntimeError)):  # the update fails, as it did for them

@@ -367,7 +367,7 @@ def test_a_checkpoint_of_another_model_names_the_tensors(tmp_path):
 def test_saved_settings_win_over_new_ones_with_a_warning(tmp_path):
     toy_learner([CheckpointCB(tmp_path)], lr=0.1).fit(1)
     learn = toy_learner([CheckpointCB(tmp_path)], lr=0.5)
-    with pytest.warns(UserWarning, match=r"checkpoint's lr=0\.1 \(here 0\.5\)"):
+    with pytest.warns(UserWarning, match=r"lr: 0\.1 saved, 0\.5 here"):
         learn.fit(2, resume=True)
     assert learn.opt.param_groups[0]["lr"] == 0.1
 
@@ -375,7 +375,7 @@ def test_saved_settings_win_over_new_ones_with_a_warning(tmp_path):
 def test_another_batch_size_is_said(tmp_path):
     toy_learner([CheckpointCB(tmp_path)]).fit(1)
     learn = toy_learner([CheckpointCB(tmp_path)], dls=toy_dls(n_train=5))
-    with pytest.warns(UserWarning, match="had 2 batches, and now has 5"):
+    with pytest.warns(UserWarning, match="batches: 2 saved, 5 here"):
         learn.fit(2, resume=True)
 
 

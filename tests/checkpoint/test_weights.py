@@ -10,20 +10,11 @@ from torch import nn
 from toys import toy_learner
 
 from minilearn import EMACB, Learner, load_model
-from minilearn.base.state_dict import clean_name, load_state
+from minilearn.base.state_dict import clean_state, load_state
 from minilearn.checkpoint.inspect import contents
 from minilearn.checkpoint.weights import read_weights
 
-
-class Wrapped(nn.Module):
-    """What DistributedDataParallel does to names."""
-
-    def __init__(self, module):
-        super().__init__()
-        self.module = module
-
-    def forward(self, x):
-        return self.module(x)
+Wrapped = nn.DataParallel  # does to names what DistributedDataParallel does
 
 
 FORMS = {
@@ -79,14 +70,20 @@ def test_old_files_with_any_nesting_load(prefix, tmp_path):
 
 
 def test_names_are_cleaned_of_wrappers_alone():
-    assert clean_name("module._orig_mod.module.0.weight") == "0.weight"
-    assert clean_name("encoder._orig_mod.module.weight") == "encoder.module.weight"
-    assert clean_name("module") == "module"
+    def cleaned(name, model):
+        return next(iter(clean_state({name: 0}, model)))
+
+    plain, part = nn.Sequential(nn.Linear(1, 1)), nn.ModuleDict({"module": nn.Linear(1, 1)})
+    assert cleaned("module._orig_mod.module.0.weight", plain) == "0.weight"
+    assert cleaned("encoder._orig_mod.module.weight", None) == "encoder.module.weight"
+    assert cleaned("module.weight", part) == "module.weight"
+    assert cleaned("module.module.weight", nn.DataParallel(part)) == "module.weight"
+    assert cleaned("module", None) == "module"
 
 
 def test_names_stay_where_cleaning_would_join_two(tmp_path):
-    model = Wrapped(nn.Linear(1, 1))
-    model.weight, model.bias = (nn.Parameter(torch.ones(n)) for n in (1, 1))
+    model = nn.Linear(1, 1)
+    model.module = nn.Linear(1, 1)
     Learner(model).save(tmp_path / "m.safetensors")
     assert "module.weight" in read_weights(tmp_path / "m.safetensors")
     load_model(tmp_path / "m.safetensors", model)

@@ -127,6 +127,34 @@ def test_batch_preds_loss_and_optimizer_stay_readable_after_a_fit(end):
     learn.fit(1)
 
 
+def check_dropped(learn):
+    """F27: after an error no tensor of its batch stays on the Learner."""
+    for error in (ValueError, KeyboardInterrupt):
+        with pytest.raises(error), learn.on("after_loss", At("after_loss", error).after_loss):
+            learn.fit(1, valid=False)
+        assert learn.batch is learn.preds is learn.loss is None
+        assert learn.opt is not None
+
+
+@pytest.mark.case("F27")
+def test_after_an_error_no_tensor_of_the_batch_stays():
+    check_dropped(toy_learner())
+
+
+@pytest.mark.case("F27")
+def test_the_check_notices_a_batch_that_stays(monkeypatch):
+    learn = toy_learner()
+    end = type(learn)._end
+
+    def keep(learn):
+        learn.batch = 1
+        end(learn)
+
+    monkeypatch.setattr(type(learn), "_end", keep)
+    with pytest.raises(AssertionError):
+        check_dropped(learn)
+
+
 def test_callbacks_are_found_by_type():
     class Special(Trace): ...
 

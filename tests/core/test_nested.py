@@ -175,12 +175,12 @@ def test_calls_at_any_event_of_a_fit_change_nothing(event, kind):
 
 @pytest.mark.parametrize(
     "part",
-    ["_undo_attributes", "_undo_grads", "_undo_tensors", "_undo_opt", "preserved_random_states"],
+    ["_undo_attributes", "_undo_grads", "keep", "_undo_opt", "preserved_random_states"],
 )
 @pytest.mark.case("C141")
 def test_each_part_of_the_scope_is_needed(part, monkeypatch):
     """The check above fails where the scope forgets one thing."""
-    forget = lambda *args: lambda: None  # noqa: E731
+    forget = lambda *args, **kwargs: lambda: None  # noqa: E731
     if part == "preserved_random_states":
         forget = contextlib.nullcontext
     learn = small_learner("torch")
@@ -556,8 +556,11 @@ def test_a_first_batch_makes_the_weights_of_lazy_layers(call):
     LAZY[call]()
 
 
+UNDONE = ("dry run", "lr search", "batch size", "diagnosis")  # what they undo takes lazy weights
+
+
 @pytest.mark.case("F05")
-@pytest.mark.parametrize("call", LAZY)
+@pytest.mark.parametrize("call", [call for call in LAZY if call not in UNDONE])
 def test_lazy_layers_that_nobody_makes_would_be_seen(call, monkeypatch):
     for module in (scope, averaging, freezing, optimizers):
         monkeypatch.setattr(module, "make_lazy_weights", lambda learn: None)
@@ -589,3 +592,102 @@ def test_lazy_layers_without_data_say_so():
         learn.freeze("0")
     learn.model(torch.zeros(2, 3))
     learn.freeze("0")
+
+
+# ---- state that is in no state_dict ----
+
+CALLS = ("dry_run", "lr_find", "find_batch_size", "summary", "validate", "get_preds")
+OPTIONS = {"lr_find": {"plot": False}}
+
+
+class Memory(nn.Module):
+    """Its buffers grow, are filled, and are replaced in any forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.extra = nn.Linear(4, 1), 0
+        self.register_buffer("grown", torch.zeros(0, 4))
+        self.register_buffer("resized", torch.zeros(0), persistent=False)
+        self.register_buffer("mean", None)
+
+    def get_extra_state(self):
+        return {"calls": self.extra}
+
+    def set_extra_state(self, state):
+        self.extra = state["calls"]
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.grown = torch.cat([self.grown, x])
+            self.resized.resize_(len(self.resized) + 1).fill_(1)
+            self.mean = x.mean(0)
+        self.extra += 1
+        return self.layer(x).squeeze(-1)
+
+
+class Centered(nn.Module):
+    """A loss that moves in each call."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("center", torch.zeros(1))
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, preds, targets):
+        self.center += 1
+        return ((preds - self.weight * targets.float().reshape(preds.shape)) ** 2).mean()
+
+
+def check_undone(call):
+    """F24, F06: what a nested run filled, resized or moved in model and loss is as it was."""
+    model, loss = Memory(), Centered()
+    x = torch.randn(16, 4)
+    dl = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, x.sum(1)), 4)
+    learn = Learner(model, DataLoaders(dl, dl), loss, cbs=[TrainCB()], lr=0.01)
+    with contextlib.suppress(ValueError):  # lr_find may have no answer
+        getattr(learn, call)(**OPTIONS.get(call, {}))
+    assert model.grown.shape == (0, 4) and model.resized.shape == (0,) and model.mean is None
+    assert model.extra == 0 and loss.center.item() == 0 and loss.weight.item() == 1
+
+
+@pytest.mark.case("F06")
+@pytest.mark.case("F23")
+@pytest.mark.case("F24")
+@pytest.mark.parametrize("call", CALLS)
+def test_nested_runs_put_back_buffers_of_every_kind_and_the_loss(call):
+    check_undone(call)
+
+
+@pytest.mark.case("F06")
+@pytest.mark.case("F23")
+@pytest.mark.case("F24")
+def test_the_check_notices_modules_that_are_not_kept(monkeypatch):
+    monkeypatch.setattr(scope, "keep", lambda *args, **kwargs: lambda: None)
+    with pytest.raises(AssertionError):
+        check_undone("validate")
+
+
+def check_random_states(call):
+    """F26: no random state moves, neither the global ones nor that of the loader."""
+    generator = torch.Generator().manual_seed(3)
+    data = torch.utils.data.TensorDataset(torch.randn(16, 4), torch.randn(16, 1))
+    for own in (None, generator):
+        dl = torch.utils.data.DataLoader(data, 4, shuffle=True, generator=own)
+        learn = Learner(nn.Linear(4, 1), DataLoaders(dl, dl), cbs=[TrainCB()], lr=0.01)
+        before = torch.get_rng_state(), generator.get_state()
+        with contextlib.suppress(ValueError):
+            call(learn)
+        assert torch.equal(before[0], torch.get_rng_state())
+        assert torch.equal(before[1], generator.get_state())
+
+
+@pytest.mark.case("F26")
+@pytest.mark.parametrize("call", CALLS)
+def test_no_call_moves_a_random_state(call):
+    check_random_states(lambda learn: getattr(learn, call)(**OPTIONS.get(call, {})))
+
+
+@pytest.mark.case("F26")
+def test_the_check_notices_a_loader_that_draws_a_seed():
+    with pytest.raises(AssertionError):
+        check_random_states(lambda learn: next(iter(learn.dls.train)))
