@@ -121,8 +121,8 @@ def load_rest(module: nn.Module, rest: dict[str, Any]) -> None:
         if name in rest["buffers"]:
             value = rest["buffers"][name]
             _make_buffer(owner, key, value, module)
-            if value is not None:
-                owner._buffers[key].data.copy_(value)
+            if (buffer := owner._buffers[key]) is not None:
+                buffer.data.copy_(value)
     for name, p in named_params(module).items():
         p.requires_grad_(rest["trainable"].get(name, p.requires_grad))
     for name, m in module.named_modules():
@@ -237,7 +237,7 @@ def keep(module: nn.Module, weights: bool = True) -> Callable[[], None]:
         module: whose state to keep.
         weights: False where only buffers may change: values of parameters are not copied then.
     """
-    stores = [s for m in module.modules() for s in (m._parameters, m._buffers)]
+    stores: list[Any] = [s for m in module.modules() for s in (m._parameters, m._buffers)]
     contents = [dict(store) for store in stores]
     params, buffers = list(module.parameters()), list(module.buffers())
     tensors = [t for t in [*(params if weights else ()), *buffers] if not is_lazy(t)]

@@ -229,7 +229,13 @@ class Resume(Callback):
         """Say how to go on, where nothing is left to train."""
         state = self.state
         total, done = (plan.n_steps, state["steps"]) if plan.n_steps else (plan.n_epochs, first)
-        if state["place"] == "round" and total == done and not plan.cuts and not rank():
+        if (
+            state["place"] == "round"
+            and total is not None
+            and total == done
+            and not plan.cuts
+            and not rank()
+        ):
             unit, how = ("updates", "n_steps=") if plan.n_steps else ("epochs", "")
             print(
                 f"resume: all {total} {unit} are done, nothing is left to train; to go on give a "

@@ -233,8 +233,8 @@ def schedule_differences(
         return schedule_differences(sched.main, here["main"], saved["main"], asked)
     lines = []
     parts = (x.get("_schedulers", ()) for x in (vars(sched), here, saved))
-    for part, *states in zip(*parts, strict=False):
-        lines += schedule_differences(part, *states, asked)
+    for part, own, theirs in zip(*parts, strict=False):
+        lines += schedule_differences(part, own, theirs, asked)
     given = inspect.signature(type(sched).__init__).parameters.keys() - {"last_epoch", *asked}
     settings = {name: here[name] for name in here if name.lstrip("_") in given}
     return lines + differences(saved, settings, f"{type(sched).__name__} {{}}")
