@@ -238,6 +238,7 @@ def keep(module: nn.Module, weights: bool = True) -> Callable[[], None]:
         weights: False where only buffers may change: values of parameters are not copied then.
     """
     stores: list[Any] = [s for m in module.modules() for s in (m._parameters, m._buffers)]
+    stores = [store for store in stores if isinstance(store, dict)]  # traced ones are fixed
     contents = [dict(store) for store in stores]
     params, buffers = list(module.parameters()), list(module.buffers())
     tensors = [t for t in [*(params if weights else ()), *buffers] if not is_lazy(t)]
