@@ -207,7 +207,7 @@ class CheckpointCB(Callback, Requests):
 
     def request(self, learn: Loop) -> float:
         """Return the number of the signal of this process, plus a half if it is to save."""
-        return (self.signals.heard[0] if self.signals.heard else 0) + 0.5 * self._due
+        return (self.signals.received[0] if self.signals.received else 0) + 0.5 * self._due
 
     def answer(self, learn: Loop, level: str, requests: list[float]) -> None:
         """Act on a signal of any process, and exchange what a checkpoint needs of each process."""

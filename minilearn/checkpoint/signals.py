@@ -25,13 +25,13 @@ class Signals:
 
     Attributes:
         number: the signal to act on, None before it came.
-        heard: with several processes, the signal and when it came, for the others to know.
+        received: with several processes, the signal and when it came, for the others to know.
     """
 
     def __init__(self, numbers: Iterable[int], together: bool) -> None:
         self.numbers, self.together = tuple(numbers), together
         self.number: Any = None
-        self.heard: tuple[int, float] | None = None
+        self.received: tuple[int, float] | None = None
         self._handlers: dict[int, Any] = {}
 
     def listen(self) -> None:
@@ -65,8 +65,8 @@ class Signals:
             self.number, first = self.number or number, self.number is None
             if not first:
                 self.leave()
-        elif self.heard is None:
-            self.heard = number, time.monotonic()
-        elif time.monotonic() - self.heard[1] > PATIENCE:  # launchers send every process the same
+        elif self.received is None:
+            self.received = number, time.monotonic()
+        elif time.monotonic() - self.received[1] > PATIENCE:  # launchers send it to all processes
             self.number = number
             self.leave()

@@ -300,6 +300,6 @@ def make_accelerator(
     kind, fsdp = made.distributed_type.value, getattr(made.state, "fsdp_plugin", None)
     if kind not in KINDS and not (kind == "FSDP" and getattr(fsdp, "fsdp_version", 1) == 2):
         raise ValueError(
-            f"AccelerateCB works with DDP and FSDP version 2; accelerate was told to use {kind}"
+            f"AccelerateCB works with DDP and FSDP version 2; accelerate is set up for {kind}"
         )
     return made

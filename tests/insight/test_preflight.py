@@ -14,16 +14,16 @@ from minilearn.insight import preflight as checks
 
 
 class Small(nn.Module):
-    """A model whose device has room for so many samples; notes what it was given."""
+    """A model whose device takes so many samples at most; notes what it was given."""
 
-    def __init__(self, room, message="CUDA out of memory. Tried to allocate 2.00 GiB"):
+    def __init__(self, capacity, message="CUDA out of memory. Tried to allocate 2.00 GiB"):
         super().__init__()
         self.layer, self.norm = nn.Linear(3, 1), nn.BatchNorm1d(1)
-        self.room, self.message, self.sizes = room, message, []
+        self.capacity, self.message, self.sizes = capacity, message, []
 
     def forward(self, x):
         self.sizes.append(len(x))
-        if len(x) > self.room:
+        if len(x) > self.capacity:
             raise RuntimeError(self.message)
         return self.norm(self.layer(x))
 
