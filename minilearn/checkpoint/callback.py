@@ -234,17 +234,21 @@ class CheckpointCB(Callback, Requests):
             save_shards(learn, state, self._where / name, overwrite)
             self._remove([] if rank() else old)
         else:
-            task = partial(self._write, state, self.files[-1], old, overwrite)
+            task = partial(self._write, state, self.files[-1], old, overwrite, time.time_ns())
             self._writer.run(task) if self.background else task()
 
-    def _write(self, state: dict[str, Any], file: list, old: list[str], overwrite: bool) -> None:
+    def _write(
+        self, state: dict[str, Any], file: list, old: list[str], overwrite: bool, taken: int
+    ) -> None:
         try:
             write(state, self._where / file[0], overwrite)
+            # the newest is the one that was taken last, in whatever order they are written
+            os.utime(self._where / file[0], ns=(taken, taken))
         except FileExistsError:  # another process has just taken the name
             file[0] = file[0].replace(SUFFIX, f"-{self.run[:4]}{SUFFIX}")
             own = next(s for s in state["callbacks"].values() if s.get("run") == self.run)
             own["files"][-1][0] = file[0]
-            self._write(state, file, old, overwrite)
+            self._write(state, file, old, overwrite, taken)
         else:
             self._remove(old)
 
