@@ -252,3 +252,11 @@ def test_a_name_brings_its_module_and_little_else():
     }
     rest = {"base", "core", "learner", "callbacks", "callbacks.training"}
     assert ours <= below | {f"minilearn.{name}" for name in rest}
+
+
+def test_the_usual_callbacks_bring_no_modules_of_data():
+    code = (
+        "import sys\nfrom minilearn import Learner, TrainCB, MetricsCB, ProgressCB\n"
+        "print([m for m in sys.modules if m.startswith(('minilearn.data', 'minilearn.nn'))])"
+    )
+    assert run(code) == "[]"

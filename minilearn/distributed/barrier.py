@@ -19,7 +19,6 @@ from ..core.events import (
     Order,
     cancel_level,
 )
-from .shards import share
 from .sync import OtherProcessError, Processes
 
 if TYPE_CHECKING:
@@ -209,19 +208,24 @@ class ShardCB(Callback):
     def __init__(self, barrier: BarrierCB, shares: bool = True) -> None:
         self.barrier, self.processes, self.shares = barrier, barrier.processes, shares
 
+    def _shard(self, dl: Any, training: bool) -> Any:
+        from .shards import share  # brings the modules of data, which nobody else needs here
+
+        return share(dl, self.processes, training, self.shares)
+
     def before_fit(self, learn: Loop) -> None:
         """Take the shard of the training loader."""
         self.processes.begin_fit()
         plan = learn.plan
         if plan.train_dl is not None:
-            plan.train_dl = share(plan.train_dl, self.processes, True, self.shares)
+            plan.train_dl = self._shard(plan.train_dl, True)
         if plan.n_batches is not None:
             plan.n_batches = n_batches(plan.train_dl)
 
     def before_epoch(self, learn: Loop) -> None:
         """Take the shard of a validation loader."""
         if not learn.training:
-            learn.dl = share(learn.dl, self.processes, False, self.shares)
+            learn.dl = self._shard(learn.dl, False)
 
     def before_backward(self, learn: Loop) -> None:
         """Agree on the number of items."""
