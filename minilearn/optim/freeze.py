@@ -62,10 +62,8 @@ def freeze_to(self: Loop, n: int) -> None:
 
 def _named_like(model: nn.Module, pattern: str) -> tuple[list[Parameter], list[nn.Module]]:
     """Return the parameters, and the modules with buffers and no parameters, of such names."""
-    patterns, params = (
-        (pattern, f"{pattern}.*"),
-        dict(model.named_parameters(remove_duplicate=False)),
-    )
+    patterns = pattern, f"{pattern}.*"
+    params = dict(model.named_parameters(remove_duplicate=False))
     found = [p for name, p in params.items() if matches(name, patterns)]
     named = [m for name, m in model.named_modules() if matches(name, patterns)]
     only_buffers = [m for m in named if has_buffers(m) and next(m.parameters(), None) is None]
