@@ -172,8 +172,16 @@ class Terminal(Lines):
         """Return the columns that fit the terminal; the least important are left out."""
         shown, width = list(self.columns), terminal_width() - 1
         while len(shown) > 1 and sum(self.widths[c] + 2 for c in shown) - 2 > width:
-            shown.remove(max(shown, key=lambda c: (_dispensable(c), self.columns.index(c))))
+            shown.remove(max(shown, key=lambda c: (self._dispensable(c), self.columns.index(c))))
         return shown
+
+    def _dispensable(self, column: str) -> int:
+        """Return a rank: metrics of the training go first, then what is no metric."""
+        if column in ("epoch", "train_loss", "valid_loss"):
+            return 0
+        if column.startswith("train_"):
+            return 3
+        return 1 if f"train_{column}" in self.columns else 2
 
     def _line(self, cells: dict[str, str]) -> str:
         return super()._line(cells)[: terminal_width() - 1]
@@ -222,12 +230,6 @@ def _rate(rate: float) -> str:
     if rate < 1:
         return f"{1 / rate:.1f} s/it"
     return f"{rate:.0f} it/s" if rate >= 100 else f"{rate:.1f} it/s"
-
-
-def _dispensable(column: str) -> int:
-    if column in ("epoch", "train_loss", "valid_loss"):
-        return 0
-    return 3 if column.startswith("train_") else 2 if column in ("time", "steps") else 1
 
 
 @contextmanager

@@ -571,6 +571,15 @@ def test_a_table_may_have_a_column_for_the_learning_rate(capsys):
     assert learn.history["lr"] == pytest.approx([0.04, 0.01])
 
 
+def test_a_narrow_terminal_keeps_metrics_rather_than_learning_rates(screen, monkeypatch):
+    monkeypatch.setattr(display, "terminal_width", lambda: 40)
+    cbs = [MetricsCB(mae=mae), RecorderCB("lr", columns=True), ProgressCB()]
+    toy_learner(cbs).fit(1)
+    left_out, header, *_ = visible(screen)
+    assert left_out == "no room for train_mae, lr, time"
+    assert header.split()[-1] == "mae"
+
+
 # ---- cost ----
 
 
