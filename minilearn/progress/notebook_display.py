@@ -183,7 +183,8 @@ class LossCurve:
                 points[:] = [(x, float(y)) for x, y in points]  # tensors are read here
                 x, y = zip(*points[:: len(points) // 1000 + 1], strict=True)
                 axes.plot(x, y, label=label, marker="o" if len(x) < 50 else "", markersize=4)
-        axes.set(xlabel="batch", ylabel=as_written(name))
+        axes.set(xlabel="batch", ylabel=as_written(name), xlim=(0, None))
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
         if axes.lines:
