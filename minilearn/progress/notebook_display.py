@@ -55,7 +55,7 @@ class Notebook(Lines):
 
     def add_loss(self, loss: Any) -> None:
         """Record the loss of a training batch, without reading it."""
-        if isinstance(loss, Tensor):
+        if self.curve is not None and isinstance(loss, Tensor):
             # a new tensor: CUDA graphs overwrite what a compiled model returns
             self.curve.pending.append(loss.detach().float().mean())
 
