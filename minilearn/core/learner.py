@@ -107,9 +107,11 @@ class Loop(Fitting):
     def _one_batch(self) -> None:
         try:
             self.predict()
-            self.callback("after_predict")
+            if "after_predict" not in self.unheard:
+                self.callback("after_predict")
             self.get_loss()
-            self.callback("after_loss")
+            if "after_loss" not in self.unheard:
+                self.callback("after_loss")
             if self.training:
                 self.backward_and_step()
         finally:  # the graph must not outlive the batch
@@ -150,7 +152,8 @@ class Loop(Fitting):
         self.step()
         self.plan.steps_done += 1
         try:
-            self.callback("after_step")
+            if "after_step" not in self.unheard:
+                self.callback("after_step")
         finally:  # whatever follows a step, its gradients are spent
             self.zero_grad()
 
