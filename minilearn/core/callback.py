@@ -232,7 +232,7 @@ def add_location(error: BaseException, where: str, learn: Any) -> None:
     if any(LOCATION.match(note) for note in getattr(error, "__notes__", ())):
         return
     note = f"in {where}"
-    if getattr(learn, "epoch", None) is not None:
+    if attribute(learn, "epoch") is not None:
         phase = "training" if learn.training else "validation"
         note += f", epoch {learn.epoch}, batch {learn.iter} ({phase})"
         if learn.batch is not None:

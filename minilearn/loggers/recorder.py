@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..base.modes import is_training
 from ..base.plotting import as_written, subplots
 from ..core.callback import Callback
 from ..core.events import Order
@@ -65,7 +66,7 @@ class RecorderCB(Callback):
 
     def after_batch(self, learn: Loop) -> None:
         """Record each batch where your own learner does not count updates."""
-        if not self._by_update and getattr(learn, "training", learn.model.training):
+        if not self._by_update and is_training(learn):
             self._record(learn.opt)
 
     def cleanup_fit(self, learn: Loop) -> None:
