@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterable
-from itertools import groupby
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from .mean import FunctionMean
 
 CACHES = ("_computed", "_forward_cache")  # results in torchmetrics, which a reset clears
 KEEP_BYTES = 256 * 1024  # clones of predictions and targets kept for one joined update
+KEEP_BATCHES = 64  # more of them save nothing: their memory would be cold
 
 JOINING = (
     "torcheval.metrics.classification.",
@@ -107,10 +107,12 @@ class Updater:
 
     def _join(self, preds: Any, targs: Any, n: Any) -> None:
         size = preds.nbytes + targs.nbytes if _can_join(preds, targs) else KEEP_BYTES
-        if self.bytes + size > KEEP_BYTES:
+        if self.bytes + size > KEEP_BYTES or len(self.kept) >= KEEP_BATCHES:
             self.flush()
         at_once = not self.begun or size >= KEEP_BYTES
         by_row = not at_once and type(n) is int and n == len(preds)
+        if self.kept and not at_once and not _alike(self.kept[-1], (preds, targs, by_row)):
+            self.flush()
         if not by_row:
             for function in self.functions:
                 function.update(preds, targs, n)
@@ -124,12 +126,14 @@ class Updater:
     def flush(self) -> None:
         """Update the metrics with what waits."""
         kept, self.kept, self.bytes = self.kept, [], 0
-        for (*_, by_row), alike in groupby(kept, _signature):
-            preds, targs = map(torch.cat, zip(*(pair for *pair, _ in alike), strict=True))
-            for function in self.functions if by_row else ():
-                function.update(preds, targs, len(preds))
-            for metric in self.objects:
-                self._update(metric, preds, targs)
+        if not kept:
+            return
+        all_preds, all_targs, by_row = zip(*kept, strict=True)
+        preds, targs = torch.cat(all_preds), torch.cat(all_targs)
+        for function in self.functions if by_row[0] else ():
+            function.update(preds, targs, len(preds))
+        for metric in self.objects:
+            self._update(metric, preds, targs)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what waits."""
@@ -166,8 +170,13 @@ def _can_join(preds: Any, targs: Any) -> bool:
     return both and preds.dim() > 0 and targs.dim() > 0 and len(preds) == len(targs)
 
 
-def _signature(kept: tuple[Tensor, Tensor, bool]) -> tuple:
-    return *((x.shape[1:], x.dtype, x.device) for x in kept[:2]), kept[2]
+def _alike(kept: tuple[Tensor, Tensor, bool], new: tuple[Tensor, Tensor, bool]) -> bool:
+    """Return whether two batches can be joined."""
+    for a, b in zip(kept[:2], new, strict=False):
+        same = a.shape == b.shape or a.shape[1:] == b.shape[1:]
+        if not same or a.dtype != b.dtype or a.device != b.device:
+            return False
+    return kept[2] is new[2]
 
 
 def saved_state(name: str, metric: Any) -> Any:
