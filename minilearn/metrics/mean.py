@@ -204,6 +204,10 @@ def averaged(
         joins: whether its value for joined batches is the mean over all their items, as that of
             `accuracy` is. MetricsCB then keeps clones of at most 256 KiB and calls it on them
             joined, which saves most of its time. A mean of float32 values may differ by rounding.
+
+    >>> @averaged(joins=True)
+    ... def hits(preds, targs):
+    ...     return (preds.argmax(1) == targs).float().mean()
     """
 
     def mark(f: Callable) -> Callable:
