@@ -39,7 +39,8 @@ class MetricsCB(Callback):
 
     A metric is a torcheval or torchmetrics object, any object with `update(preds, targs)`,
     `compute()` and `reset()`, or a function of `(preds, targs)`, whose values are averaged over the
-    items. Each epoch and validation begins anew. Values are read from the device once, at its end.
+    items. Each epoch and validation begins anew. Values are read from the device at its end; the
+    training loss is looked at in between, see `on_nan`.
 
     Args:
         ms: metrics that are named after their class or function (`MulticlassAccuracy`, then
@@ -68,6 +69,7 @@ class MetricsCB(Callback):
     Reads:  training, valid_name, epoch, steps_done, count, batch, n_items, preds, loss, loss_parts,
             loss_func, row, error, cbs
     Writes: metrics, row
+    Syncs:  once in 128 updates
     """
 
     order = Order.METRICS
