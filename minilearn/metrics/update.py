@@ -172,7 +172,7 @@ def _can_join(preds: Any, targs: Any) -> bool:
 
 def _alike(kept: tuple[Tensor, Tensor, bool], new: tuple[Tensor, Tensor, bool]) -> bool:
     """Return whether two batches can be joined."""
-    for a, b in zip(kept[:2], new, strict=False):
+    for a, b in zip(kept[:2], new[:2], strict=True):
         same = a.shape == b.shape or a.shape[1:] == b.shape[1:]
         if not same or a.dtype != b.dtype or a.device != b.device:
             return False
