@@ -34,7 +34,7 @@ from minilearn.core.nested import takes_part
 from minilearn.core.plan import Plan
 from minilearn.core.stream import Stream, load_loader_state, loader_state, pick_loader, set_epoch
 
-from ..base.files import CorruptFileError
+from ..base.files import FORMATS, CorruptFileError
 from ..base.rank import rank
 from ..callbacks.limits import Shortened
 from ..distributed.ddp import is_sharded
@@ -66,6 +66,7 @@ def capture(learn: Loop) -> dict[str, Any]:
     if redo and stream and stream["taken"]:
         stream["taken"] -= 1
     state = {
+        "format": FORMATS["checkpoint"],
         "minilearn": version("minilearn"),
         "torch": torch.__version__,
         "place": place,

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ..base.batch import describe, map_batch, n_rows, tensors
+from ..base.files import FORMATS
 from ..base.rank import rank
 from ..base.seed import preserved_random_states
 from ..base.state_dict import unwrapped
@@ -179,6 +180,7 @@ def _metadata(learn: Loop, made_by: dict[str, Any] | None, snapshot: Snapshot) -
     # JSON knows no infinity
     history = json.loads(json.dumps(list(learn.history), default=str), parse_constant=str)
     return {
+        "format": FORMATS["export"],
         "versions": {n: version(n) for n in ("minilearn", "torch")},
         "model": made_by,
         "inputs": {name: describe(x) for name, x in inputs.items()},
