@@ -1,7 +1,9 @@
 """Files that older versions wrote are read as they were meant; newer ones are refused by name."""
 
 import json
+import re
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -138,3 +140,9 @@ def test_files_without_a_format_are_of_the_first(tmp_path):
     path = tmp_path / "weights.safetensors"
     save_file(linear().state_dict(), path)  # as Hugging Face's libraries write them
     assert_same_weights(load_model(path, linear(seed=1)), linear())
+
+
+def test_the_page_on_compatibility_says_the_formats_of_today():
+    page = (Path(__file__).parents[1] / "docs" / "compatibility.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\w+) \|.*\| (\d+) \|$", page, re.MULTILINE)
+    assert {kind: int(number) for kind, number in rows} == FORMATS
