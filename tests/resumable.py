@@ -133,6 +133,7 @@ class OwnLoss(nn.Module):
         self.register_buffer("center", torch.zeros(3), persistent=False)
 
     def forward(self, preds, targets):
+        preds = preds.float()
         with torch.no_grad():
             self.seen += 1
             self.center.lerp_(preds.mean(0), 0.1)
