@@ -4,6 +4,7 @@ PYTHON   ?= python3
 PIP_ARGS ?=
 ARGS     ?=
 N        ?= 200
+INTERRUPTS ?= 50
 SAMPLE   ?= 10
 SEED     ?= 0
 MODULES  ?=
@@ -38,8 +39,9 @@ train-2: $(STAMP) ## the same on two processes, each with its shard of the data
 test: $(STAMP) ## the whole test suite
 	@$(BIN)/python -m pytest -n 2 $(ARGS)
 
-torture: $(STAMP) ## kill N runs and compare their resumes; then MINUTES of random fits: does memory grow?
+torture: $(STAMP) ## kill N runs and compare their resumes; INTERRUPTS within updates; then MINUTES of random fits: does memory grow?
 	@$(BIN)/python tests/resumable.py $(N)
+	@$(BIN)/python tests/interrupted.py $(INTERRUPTS)
 	@$(BIN)/python tests/soak.py $(MINUTES)
 
 coverage: $(STAMP) ## the test suite with branch coverage of the package; takes long
