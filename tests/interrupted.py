@@ -12,6 +12,7 @@ import struct
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 
@@ -110,11 +111,12 @@ def run(at, pipe, result, held):
         Interrupts.__enter__ = lambda self: None
         Interrupts.__exit__ = lambda self, *_: None
     learn = make(announce := Announce(at, pipe))
-    try:
-        learn.fit(1)
-    except KeyboardInterrupt:
-        left = {"steps": learn.steps_done, "state": state(learn), "time": announce.times[at]}
-        torch.save(left, result)
+    with suppress(KeyboardInterrupt):  # it came when the fit was over
+        try:
+            learn.fit(1)
+        except KeyboardInterrupt:
+            left = {"steps": learn.steps_done, "state": state(learn), "time": announce.times[at]}
+            torch.save(left, result)
 
 
 def interrupt(at, fraction, held=True):
