@@ -227,7 +227,7 @@ class CheckpointCB(Callback, Requests):
         overwrite = name in dict(self.files)  # the same update, saved before its validation
         self.files = [f for f in self.files if f[0] != name] + [[name, value]]
         state = capture(learn)
-        self._saved = state["steps"], state["place"]
+        self._saved = state["steps"], state["position"]
         old = self._to_delete()
         self.files = [f for f in self.files if f[0] not in old]
         if sharded:

@@ -1,6 +1,7 @@
 """What a resume restores beside the weights, and what it says where the program has changed."""
 
 import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from toys import linear
 
 from minilearn import (
+    EMACB,
     BatchSchedCB,
     Callback,
     CheckpointCB,
@@ -19,8 +21,10 @@ from minilearn import (
     GradAccumCB,
     Learner,
     MetricsCB,
+    MixUpCB,
     TrainCB,
     accuracy,
+    warmup,
 )
 from minilearn.callbacks.precision import ScaledPrecision
 from minilearn.checkpoint import fit_state, process_state
@@ -292,6 +296,8 @@ def test_where_nothing_tells_them_apart_another_number_is_said(tmp_path):
 
 # ---- what has changed ----
 
+CLASSES = (DataLoader(TensorDataset(X, Y), 4), None)
+
 CHANGES = {
     "lr: 0.05 saved, 0.5 here": ({}, {"lr": 0.5}),
     "weight_decay: 0.1 saved, 0.3 here": (
@@ -329,6 +335,38 @@ CHANGES = {
     "callbacks: TrainCB, ClipGradCB saved, TrainCB here": ({"cbs": lambda: [ClipGradCB(1.0)]}, {}),
     "batches for an update: 1 saved, 2 here": ({}, {"cbs": lambda: [GradAccumCB(2)]}),
     "loss: mse_loss saved, l1_loss here": ({}, {"loss": F.l1_loss}),
+    "schedules: none saved, BatchSchedCB here": ({}, {"sched": lambda o: L.StepLR(o, 3)}),
+    "ClipGradCB(max_norm=1.0) saved, ClipGradCB(max_norm=0.1) here": (
+        {"cbs": lambda: [ClipGradCB(1.0)]},
+        {"cbs": lambda: [ClipGradCB(0.1)]},
+    ),
+    "alpha: 0.4 saved, 0.2 here": (
+        {
+            "cbs": lambda: [MixUpCB(0.4)],
+            "loss": F.cross_entropy,
+            "model": linear(n_out=2),
+            "dls": CLASSES,
+        },
+        {
+            "cbs": lambda: [MixUpCB(0.2)],
+            "loss": F.cross_entropy,
+            "model": linear(n_out=2),
+            "dls": CLASSES,
+        },
+    ),
+    "decay: 0.9 saved, 0.99 here": ({"cbs": lambda: [EMACB(0.9)]}, {"cbs": lambda: [EMACB(0.99)]}),
+    "pct_start=0.3) saved": (
+        {"sched": partial(L.OneCycleLR, max_lr=0.1, total_steps=18, pct_start=0.3)},
+        {"sched": partial(L.OneCycleLR, max_lr=0.1, total_steps=18, pct_start=0.5)},
+    ),
+    "n=3, unit='step', form='auto', start=0.0) saved": (
+        {"sched": warmup(partial(L.StepLR, step_size=5), 3)},
+        {"sched": warmup(partial(L.StepLR, step_size=5), 9)},
+    ),
+    "eps: 1e-08 saved, 1e-06 here": (
+        {"opt_func": "adamw"},
+        {"opt_func": lambda p, lr: torch.optim.AdamW(p, lr, eps=1e-6)},
+    ),
 }
 
 
@@ -356,6 +394,26 @@ def test_a_change_without_the_comparison_would_be_silent(tmp_path, monkeypatch):
     monkeypatch.setattr(fit_state.Resume, "_warn_of_changes", lambda *args: None)
     changed(tmp_path).fit(1)
     assert not said(changed(tmp_path, dls=loaders(18, 3), lr=0.5).fit, 3, resume=True)
+
+
+@pytest.mark.case("F29")
+def test_a_schedule_that_the_very_call_replaces_by_a_rate_is_not_missed(tmp_path):
+    changed(tmp_path, lambda o: L.StepLR(o, 4)).fit(1)
+    file = newest_first(tmp_path)[0]
+    assert not said(changed(tmp_path / "rate").fit, 2, lr=0.01, resume=file)
+    text = said(changed(tmp_path / "none").fit, 2, resume=file)
+    assert "schedules: BatchSchedCB saved, none here" in text
+    assert text.count("not the fit that was saved") == 1
+
+
+@pytest.mark.case("F29")
+def test_what_differs_is_one_warning_also_for_a_checkpoint_that_is_loaded_by_hand(tmp_path):
+    changed(tmp_path, cbs=lambda: [ClipGradCB(1.0), Count(1)]).fit(1)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        changed(tmp_path, lr=0.5).load_checkpoint(tmp_path)
+    assert len(found) == 1 and "lr: 0.05 saved, 0.5 here" in str(found[0].message)
+    assert "the state of Count is in the checkpoint only" in str(found[0].message)
 
 
 @pytest.mark.case("F29")
@@ -431,7 +489,7 @@ def check_incomplete(folder, drop):
     for part in (*PARTS, *RANDOM):
         learner(folder / part, every=(4, "step")).fit(1)
         path = newest_first(folder / part)[-1]
-        assert read(path)["place"] == "pass"
+        assert read(path)["position"] == "training"
         state = read(path)
         drop(state["random"] if part in RANDOM else state, part)
         write(state, path)

@@ -137,7 +137,7 @@ def test_a_signal_in_a_validation_is_kept_as_such(tmp_path):
         learn.fit(3, cbs=in_validation)
     assert ended.value.code == 128 + signal.SIGUSR1
     state = read(newest_first(tmp_path)[0])
-    assert (state["place"], state["steps"], len(state["history"])) == ("validation", 9, 0)
+    assert (state["position"], state["steps"], len(state["history"])) == ("validation", 9, 0)
 
 
 @pytest.mark.parametrize("nth", [3, 4])
@@ -146,7 +146,7 @@ def test_a_signal_inside_a_group_of_batches_waits_for_its_update(nth, tmp_path):
     with pytest.raises(SystemExit):
         learn.fit(3, cbs=KillAt("after_batch", nth, 0, signal.SIGUSR1))
     state = read(newest_first(tmp_path)[0])
-    assert (state["place"], state["steps"], state["stream"]["taken"]) == ("pass", 2, 4)
+    assert (state["position"], state["steps"], state["stream"]["taken"]) == ("training", 2, 4)
 
 
 def test_handlers_of_signals_are_those_before(tmp_path):
@@ -203,7 +203,7 @@ def test_finished_epochs_are_not_trained_again(tmp_path):
 
 @pytest.mark.case("C001")
 def test_the_check_notices_an_epoch_that_is_trained_twice(tmp_path, monkeypatch):
-    monkeypatch.setattr("minilearn.checkpoint.fit_state.find_place", lambda learn: "epoch")
+    monkeypatch.setattr("minilearn.checkpoint.fit_state.find_position", lambda learn: "epoch")
     with pytest.raises(AssertionError):
         check_continues(tmp_path, lambda learn: learn.fit(6, resume=True))
 
@@ -384,7 +384,7 @@ def test_torchs_workers_are_warned_of_in_mid_epoch_only(tmp_path):
     fit(make(options, tmp_path / "a"), options)
     files = newest_first(tmp_path / "a")
     again = make(options, tmp_path / "b")
-    inside = next(f for f in files if read(f)["place"] == "pass")
+    inside = next(f for f in files if read(f)["position"] == "training")
     with pytest.warns(UserWarning, match="not repeated in this epoch"):
         again.fit(3, resume=inside)
 
