@@ -79,13 +79,13 @@ def set_mode(model: Any, training: bool, frozen: list[nn.Module]) -> None:
 
 
 @contextmanager
-def preserved_modes(model: Any) -> Iterator[None]:
+def preserved_modes(*models: Any) -> Iterator[None]:
     """Give each module its own mode back at the end, unless `hold` has said otherwise since."""
-    modes = [(m, m.training, held(m)) for m in _modules(model)]
+    modes = [(model, m, m.training, held(m)) for model in models for m in _modules(model)]
     try:
         yield
     finally:
-        for module, training, was_held in modes:
+        for model, module, training, was_held in modes:
             module.training = (
                 training if held(module) == was_held else model.training and not held(module)
             )

@@ -13,7 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minilearn.base.text import whole
+from minilearn.base.state_dict import loss_parameters
+from minilearn.base.text import few, whole
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 from minilearn.core.plan import parse_every
@@ -113,6 +114,11 @@ class CheckpointCB(Callback, Requests):
         self._reset(together=processes_of(learn) is not None)
         if self.monitor is not None:
             self.monitor.check(learn)
+        if is_sharded(learn.model) and (names := [*loss_parameters(learn)]):
+            raise ValueError(
+                f"checkpoints of sharded weights hold the model alone, and {few(names)} would be "
+                "lost: use Learner(..., train_loss=False), or make them parameters of the model"
+            )
         self._where, self._clock = self.folder, time.monotonic()
         if learn.scratch is not None:
             self._where = learn.scratch / self.folder.name

@@ -45,6 +45,7 @@ class LoopState:
     dl: Any = None  # the loader of this epoch
     metrics: Any  # the MetricsCB, once a fit had one
     frozen: list[nn.Module]  # modules that stay in eval mode
+    loss_module: nn.Module | None = None  # a loss that follows the mode of the model
     levels: tuple[str, ...] = ()  # the levels that are running, outermost first
     error: BaseException | None = None  # during a clean-up: what ended the level
     stage: str | None = None  # which fit this is, in a method that makes several

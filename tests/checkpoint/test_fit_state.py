@@ -121,6 +121,44 @@ def test_lbfgs_says_that_it_takes_one_group_only():
         Learner(linear(), loaders(), Margin(), cbs=TrainCB(), opt_func=torch.optim.LBFGS).fit(1)
 
 
+class Modes(nn.Module):
+    """A loss with a frozen part, whose statistics move in train mode alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.frozen = nn.BatchNorm1d(1, affine=False), nn.Dropout().eval()
+        self.modes = []
+
+    def forward(self, preds, targets):
+        self.modes.append((self.training, self.norm.training, self.frozen.training))
+        return F.mse_loss(self.norm(preds), targets)
+
+
+def check_modes(loss, expected):
+    """A loss module follows the mode of the model, and has its own again after the fit."""
+    before = [m.training for m in loss.modules()]
+    Learner(linear(), loaders()[:1] * 2, loss, cbs=TrainCB()).fit(1)
+    assert list(dict.fromkeys(loss.modes)) == expected
+    assert [m.training for m in loss.modules()] == before
+
+
+@pytest.mark.case("F23")
+def test_a_loss_module_trains_and_evaluates_with_the_model():
+    check_modes(Modes(), [(True, True, False), (False, False, False)])
+    check_modes(Modes().eval(), [(False, False, False)])  # the user's own choice
+    with pytest.raises(AssertionError):
+        check_modes(Modes(), [(True, True, False)])
+
+
+@pytest.mark.case("F23")
+def test_sharded_weights_and_a_loss_to_train_are_refused_before_anything_is_lost(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("minilearn.checkpoint.callback.is_sharded", lambda model: True)
+    with pytest.raises(ValueError, match="loss.scale would be lost: .*train_loss=False"):
+        learner(tmp_path, loss=Margin()).fit(1)
+
+
 # ---- buffers and flags ----
 
 
