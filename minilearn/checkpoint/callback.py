@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minilearn.base.state_dict import loss_parameters
+from minilearn.base.state_dict import fit_modules, keep, loss_parameters
 from minilearn.base.text import few, whole
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
@@ -66,8 +66,8 @@ class CheckpointCB(Callback, Requests):
         KeyError: nobody provides the column `monitor`.
         OSError: the file before could not be written.
 
-    Events: before_fit, after_step, cleanup_batch, after_round, cleanup_round, after_fit,
-        cleanup_fit
+    Events: before_fit, before_epoch, after_step, cleanup_batch, after_round, cleanup_round,
+        after_fit, cleanup_fit
     Order:  SAVE
     Reads:  everything
     Writes:
@@ -102,7 +102,7 @@ class CheckpointCB(Callback, Requests):
     def _reset(self, together: bool = False) -> None:
         self.signals = Signals(self._numbers, together)
         self.run, self.files = os.urandom(6).hex(), []
-        self._due, self._value = False, None
+        self._due, self._value, self._undos = False, None, []
         self._saved: tuple | None = None  # what the newest file holds: updates and place
         if self.monitor is not None:
             self.monitor.reset()
@@ -140,6 +140,12 @@ class CheckpointCB(Callback, Requests):
                 stacklevel=2,
             )
 
+    def before_epoch(self, learn: Loop) -> None:
+        """Note the buffers: a validation that is broken off may move them, and is made again."""
+        if learn.valid_name is None:
+            modules = [] if learn.training else fit_modules(learn).values()
+            self._undos = [keep(module, weights=False) for module in modules]
+
     def after_step(self, learn: Loop) -> None:
         """Check whether it is time to save, and whether the last file could be written."""
         self._writer.check()
@@ -168,7 +174,10 @@ class CheckpointCB(Callback, Requests):
         value, self._value = self._value, None
         if isinstance(learn.error, (type(None), CancelException)):
             self._end_round(learn, value)
-        elif isinstance(learn.error, Exception):
+            return
+        for undo in self._undos:
+            undo()
+        if isinstance(learn.error, Exception):
             # nothing can go on from weights that are not finite
             alone = not self.signals.together  # this process does not know the others' state
             if self.on_exception and alone and not isinstance(learn.error, FloatingPointError):

@@ -170,7 +170,11 @@ class Resume(Callback):
         first = (state["epoch"] or 0) + (state["position"] == "round")
         self._check_total(plan, first)
         self._say_if_done(plan, first)
-        self._lines = load_lasting(learn, state, keep_lr=plan.lr is not None)
+        for name, described in describe_loaders(learn).items():  # before their seeds are restored
+            self._lines += differences(
+                state["data"].get(name, {}), described, f"{name} loader, {{}}"
+            )
+        self._lines += load_lasting(learn, state, keep_lr=plan.lr is not None)
         if not state["exact"]:
             warnings.warn(
                 "the checkpoint was saved when an error ended an epoch: the fit goes on with that "
@@ -263,8 +267,6 @@ class Resume(Callback):
             del program["schedules"]
         lines = self._lines + differences(saved["program"], program)
         lines += [line for cb in learn.cbs for line in getattr(cb, "differences", ())]
-        for name, described in describe_loaders(learn).items():
-            lines += differences(saved["data"].get(name, {}), described, f"{name} loader, {{}}")
         warn_of(lines)
 
 
@@ -310,8 +312,10 @@ def load_callbacks(learn: Loop, state: dict[str, Any]) -> list[str]:
         elif _state_of(cb):
             lines.append(f"the state of {name} is not in the checkpoint")
         if changes_training(cb):
-            differ = differences(settings.get(theirs, {}), settings_of(cb), f"{name} {{}}")
-            lines += [line for line in differ if not line.startswith(f"{name} repr")] or differ
+            made, ours = settings.get(theirs, {}), settings_of(cb)
+            shown = {"repr": ours.pop("repr")}
+            del ours["class"]  # a script may be moved
+            lines += differences(made, ours, f"{name} {{}}") or differences(made, shown, name)
     lost = saved.keys() - found.values()
     if has_constant_rate(learn):
         lost -= {name for name in lost if "schedule" in saved[name]}
@@ -361,12 +365,13 @@ def describe_program(learn: Loop) -> dict[str, Any]:
 
 def describe_loaders(learn: Loop) -> dict[str, dict[str, Any]]:
     """Return what is known of the data that each loader serves."""
+    given = ("batch_size", "drop_last", "shuffle", "seed")
     return {
         name: {
             "batches": n_batches(dl),
-            "batch_size": getattr(dl, "batch_size", None),
             "samples": n_batches(getattr(dl, "dataset", None)),
             "sampler": type(getattr(dl, "sampler", None)).__name__,
+            **{key: value for key in given if (value := getattr(dl, key, None)) is not None},
         }
         for name, dl in _loaders(learn)
     }

@@ -138,10 +138,11 @@ def named_cbs(cbs: list[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def settings_of(cb: Any) -> dict[str, str]:
-    """Return what a callback was made with, as far as it keeps or shows it."""
+    """Return its class, and what a callback was made with, as far as it keeps or shows it."""
     names = inspect.signature(type(cb).__init__).parameters
     kept = {name: vars(cb)[name] for name in names if name in getattr(cb, "__dict__", {})}
-    return {name: re.sub(r" at 0x\w+", "", repr(x)) for name, x in (kept | {"repr": cb}).items()}
+    kept |= {"repr": cb, "class": type(cb)}
+    return {name: re.sub(r" at 0x\w+", "", repr(value)) for name, value in kept.items()}
 
 
 def match(

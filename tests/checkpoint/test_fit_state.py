@@ -13,15 +13,20 @@ from toys import linear
 
 from minilearn import (
     EMACB,
+    SWACB,
+    ArrayLoader,
     BatchSchedCB,
     Callback,
     CheckpointCB,
     ClipGradCB,
     EarlyStopCB,
+    EpochSchedCB,
     GradAccumCB,
     Learner,
     MetricsCB,
     MixUpCB,
+    ParamSchedCB,
+    RecorderCB,
     TrainCB,
     accuracy,
     warmup,
@@ -323,6 +328,44 @@ def test_early_stops_keep_their_own_best_with_another_patience(tmp_path):
     assert {cb.monitor.name: cb.monitor.best for cb in stops} == best
 
 
+def count_of(module, by):
+    """A callback of a class `Count` in some module."""
+    cls = type("Count", (Count,), {"__module__": module, "__repr__": Callback.__repr__})
+    return cls(by)
+
+
+OTHERS = {
+    "one class name in two modules": lambda: [count_of("a", 1), count_of("b", 1)],
+    "two averages": lambda: [EMACB(0.5), EMACB(0.9)],
+    "two windows of averages": lambda: [SWACB(2), SWACB(2, every=2)],
+    "recorders": lambda: [RecorderCB("lr"), RecorderCB("mom")],
+    "three counts": lambda: [Count(1), Count(2), Count(3)],
+    "schedules": lambda: [
+        ParamSchedCB(weight_decay=lambda p: 0.1),
+        BatchSchedCB(partial(L.StepLR, step_size=4)),
+    ],
+}
+
+
+@pytest.mark.case("F28")
+@pytest.mark.parametrize("name", OTHERS)
+def test_callbacks_that_differ_in_anything_find_their_own_state(name, tmp_path):
+    first, again = OTHERS[name](), OTHERS[name]()
+    for number, cb in enumerate(first):
+        cb.tag = number
+        load, save = cb.load_state_dict, cb.state_dict
+        cb.state_dict = lambda save=save, number=number: {**save(), "tag": number}
+    for number, cb in enumerate(again):
+        load = cb.load_state_dict
+        cb.load_state_dict = lambda s, load=load, number=number: (
+            load(s) or seen.add((number, s["tag"]))
+        )
+    seen = set()
+    learner(tmp_path, *first).fit(1)
+    learner(tmp_path, *again[::-1]).fit(2, resume=True)
+    assert seen == {(number, number) for number in range(len(again))}
+
+
 @pytest.mark.case("F28")
 def test_where_nothing_tells_them_apart_another_number_is_said(tmp_path):
     learner(tmp_path, Plain(), Plain()).fit(1)
@@ -401,6 +444,27 @@ CHANGES = {
         {"sched": warmup(partial(L.StepLR, step_size=5), 3)},
         {"sched": warmup(partial(L.StepLR, step_size=5), 9)},
     ),
+    "train loader, seed: 1 saved, 2 here": (
+        {"dls": lambda: arrays(seed=1)},
+        {"dls": lambda: arrays(seed=2)},
+    ),
+    "train loader, shuffle: True saved, False here": (
+        {"dls": lambda: arrays()},
+        {"dls": lambda: arrays(shuffle=False)},
+    ),
+    "train loader, drop_last: False saved, True here": ({}, {"dls": loaders(drop_last=True)}),
+    "nesterov: True saved, False here": (
+        {"opt_func": partial(torch.optim.SGD, momentum=0.9, nesterov=True)},
+        {"opt_func": partial(torch.optim.SGD, momentum=0.9)},
+    ),
+    "schedules: BatchSchedCB saved, EpochSchedCB here": (
+        {"sched": lambda o: L.StepLR(o, 3)},
+        {"cbs": lambda: [EpochSchedCB(lambda o: L.StepLR(o, 3))]},
+    ),
+    "options: {'weight_decay'": (
+        {"cbs": lambda: [ParamSchedCB(weight_decay=float)]},
+        {"cbs": lambda: [ParamSchedCB(weight_decay=float, momentum=float)]},
+    ),
     "eps: 1e-08 saved, 1e-06 here": (
         {"opt_func": "adamw"},
         {"opt_func": lambda p, lr: torch.optim.AdamW(p, lr, eps=1e-6)},
@@ -408,7 +472,12 @@ CHANGES = {
 }
 
 
+def arrays(shuffle=True, seed=None):
+    return ArrayLoader({"x": X, "y": X[:, :1]}, 4, shuffle=shuffle, seed=seed), None
+
+
 def changed(folder, sched=None, cbs=lambda: [], **kwargs):
+    kwargs = {k: v() if k == "dls" and callable(v) else v for k, v in kwargs.items()}
     extra = [BatchSchedCB(sched)] if sched else []
     return learner(folder, *extra, *cbs(), **kwargs)
 

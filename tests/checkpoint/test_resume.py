@@ -504,3 +504,24 @@ def test_save_checkpoint_by_hand_goes_on_too(tmp_path):
 
 def test_schedules_are_drawn_at_most_once():
     assert all(len(SCHEDULES & set(Options.draw(random.Random(i)).extras)) < 2 for i in range(99))
+
+
+def check_validation(folder):
+    """A validation that is broken off is made again from where it began, whatever it moves."""
+    options = Options("array", "epochs", 1, ("own loss",))
+    killed, differ, _ = run_with_kills(options, [("term after_loss", 12, -100)], folder)
+    assert killed == 1 and not differ
+
+
+@pytest.mark.case("F23")
+@pytest.mark.skipif(os.name != "posix", reason="the ends are signals")
+def test_buffers_that_a_validation_moves_go_on_where_it_began(tmp_path):
+    check_validation(tmp_path)
+
+
+@pytest.mark.case("F23")
+@pytest.mark.skipif(os.name != "posix", reason="the ends are signals")
+def test_the_check_notices_buffers_that_a_broken_validation_moved(tmp_path, monkeypatch):
+    monkeypatch.setattr("minilearn.checkpoint.callback.keep", lambda *_, **__: lambda: None)
+    with pytest.raises(AssertionError):
+        check_validation(tmp_path)
