@@ -204,19 +204,18 @@ def _bases(state: dict[str, Any], otherwise: list[float]) -> list[float]:
     return state.get("main", state).get("base_lrs", otherwise)
 
 
-def _scaled(state: dict[str, Any], factors: list[float]) -> dict[str, Any]:
-    """Return the state of a schedule with its rates scaled, group by group."""
-    if all(factor == 1 for factor in factors):
+def _scaled(state: Any, factors: list[float]) -> Any:
+    """Return the state of a schedule, and of its parts, with the rates scaled group by group."""
+    if isinstance(state, list):
+        return [_scaled(part, factors) for part in state]
+    if not isinstance(state, dict):
         return state
-    scaled = dict(state)
-    for name in ("base_lrs", "_last_lr", "lrs"):
-        if name in state:
-            scaled[name] = [rate * f for rate, f in zip(state[name], factors, strict=False)]
-    if "main" in state:
-        scaled["main"] = _scaled(state["main"], factors)
-    if "_schedulers" in state:
-        scaled["_schedulers"] = [_scaled(part, factors) for part in state["_schedulers"]]
-    return scaled
+    return {
+        name: [rate * f for rate, f in zip(value, factors, strict=False)]
+        if name in ("base_lrs", "_last_lr", "lrs")
+        else _scaled(value, factors)
+        for name, value in state.items()
+    }
 
 
 def schedule_differences(
