@@ -1,12 +1,15 @@
 """Checkpoint files: complete or absent, and safe to open.
 
 A checkpoint is one file that `torch.load(path, weights_only=True)` opens: tensors and simple types.
+Of these, 50 and more rows of a history are one string of bytes, which `read` unpacks.
 It is written under a temporary name and then renamed, so a kill at any byte leaves what was there.
 """
 
 from __future__ import annotations
 
+import io
 import os
+import pickle
 import shutil
 import warnings
 from collections import Counter, deque
@@ -24,6 +27,7 @@ from minilearn.base.files import CorruptFileError, check_zip, reading
 SUFFIX = ".ckpt"
 STATE = "state.ckpt"  # in the folder of a sharded checkpoint
 SIMPLE = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+MANY, ROWS = 50, "rows, packed"  # fewer rows stay a list
 LISTS = {tuple: tuple, set: set, frozenset: set, deque: list, torch.Size: tuple}
 
 
@@ -38,6 +42,8 @@ def serialisable(x: Any, path: str = "state", memo: dict | None = None) -> Any:
         return _on_cpu(x, memo)
     if type(x) in SIMPLE:
         return x
+    if type(x) is list and (rows := _packed(x)) is not None:
+        return rows
     if isinstance(x, Mapping):
         kind = Counter if isinstance(x, Counter) else dict
         return kind(
@@ -59,6 +65,44 @@ def serialisable(x: Any, path: str = "state", memo: dict | None = None) -> Any:
         f"{path} is a {type(x).__name__}: a checkpoint holds tensors, numbers, strings, lists and "
         "dicts. Let state_dict return those."
     )
+
+
+def _packed(rows: list) -> dict[str, bytes] | None:
+    """Return many rows or floats as one string of bytes, None for any other list.
+
+    `torch.save` calls a function for each number, and histories and records grow with the fit.
+    """
+    if len(rows) < MANY or not {*map(type, rows)} <= {dict, float}:
+        return None
+    file = io.BytesIO()
+    try:
+        _Packer(file).dump(rows)
+    except TypeError:  # a tensor, say
+        return None
+    return {ROWS: file.getvalue()}
+
+
+def _unpacked(x: Any) -> Any:
+    """Return `x` with the rows that `_packed` made one string of bytes."""
+    if type(x) is dict:
+        if ROWS in x:
+            return _Unpacker(io.BytesIO(x[ROWS])).load()
+        return {key: _unpacked(value) for key, value in x.items()}
+    return [_unpacked(value) for value in x] if type(x) is list else x
+
+
+class _Packer(pickle.Pickler):
+    """Takes Python's own types and no object."""
+
+    def reducer_override(self, x: Any) -> Any:
+        raise TypeError(f"{type(x).__name__} is no simple type")
+
+
+class _Unpacker(pickle.Unpickler):
+    """Makes Python's own types and calls nothing, so that any file is safe to open."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"rows hold {module}.{name}")
 
 
 def _from_numpy(x: Any, path: str, memo: dict) -> Any:
@@ -161,7 +205,7 @@ def read(path: Path) -> dict[str, Any]:
         return read(path / STATE) | {"shards": os.fspath(path)}
     with reading(path, "checkpoint", "Use an older one, or copy it again."):
         check_zip(path)
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        state = _unpacked(torch.load(path, map_location="cpu", weights_only=True))
     if not isinstance(state, dict) or "minilearn" not in state:
         raise CorruptFileError(f"{path} is no checkpoint of minilearn; for weights use learn.load")
     return state

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,9 +14,6 @@ from ..core.events import Order
 from ..core.learner import Loop
 from ..optim.sched_callbacks import get_option
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 
 class RecorderCB(Callback):
     """Record values once an update, such as the learning rate that it used.
@@ -24,6 +22,8 @@ class RecorderCB(Callback):
         names: hyper-parameters to record: "lr", "mom" (momentum, or the first beta), "wd" (weight
             decay), or any key of a parameter group.
         groups: record a list with the value of each parameter group, instead of the first one's.
+        columns: also put the last record of each training epoch into the history, and so into the
+            table: `RecorderCB("lr", columns=True)`.
         functions: what to record by name: a function of this callback, whose `pg` is a parameter
             group, or a hyper-parameter as in `names`.
 
@@ -33,15 +33,17 @@ class RecorderCB(Callback):
 
     >>> rec = RecorderCB("mom", lr=lambda cb: cb.pg["lr"])
 
-    Events: before_fit, after_step, after_batch, cleanup_fit
+    Events: before_fit, after_step, after_batch, after_epoch, cleanup_fit
     Order:  METRICS
-    Reads:  opt
-    Writes:
+    Reads:  opt, training, row
+    Writes: row
     """
 
     order = Order.METRICS
 
-    def __init__(self, *names: str, groups: bool = False, **functions: Any) -> None:
+    def __init__(
+        self, *names: str, groups: bool = False, columns: bool = False, **functions: Any
+    ) -> None:
         self.functions: dict[str, Any] = {**{name: name for name in names}, **functions}
         for f in self.functions.values():
             if not callable(f) and not isinstance(f, str):
@@ -49,7 +51,7 @@ class RecorderCB(Callback):
                     f"RecorderCB records functions of itself and names such as 'lr', not {f!r}; "
                     "write RecorderCB(lr=lambda cb: cb.pg['lr']) or RecorderCB('lr')"
                 )
-        self.groups, self.pg, self._by_update = groups, None, True
+        self.groups, self.columns, self.pg, self._by_update = groups, columns, None, True
         self.recs: dict[str, list[Any]] = {name: [] for name in self.functions}
 
     def before_fit(self, learn: Loop) -> None:
@@ -68,6 +70,11 @@ class RecorderCB(Callback):
         if not self._by_update and getattr(learn, "training", learn.model.training):
             self._record(learn.opt)
 
+    def after_epoch(self, learn: Loop) -> None:
+        """Put the last records into the row of this round, if the row is to have them."""
+        if self.columns and learn.training:
+            learn.row = learn.row | {n: _as_numbers(v[-1]) for n, v in self.recs.items() if v}
+
     def cleanup_fit(self, learn: Loop) -> None:
         """Read what was recorded as tensors."""
         self.recs = {name: _as_numbers(values) for name, values in self.recs.items()}
@@ -83,7 +90,7 @@ class RecorderCB(Callback):
             self.recs[name].append(values if self.groups else values[0])
         self.pg = groups[0]
 
-    def plot(self) -> list[Axes]:
+    def plot(self) -> np.ndarray:
         """Plot each record over the updates, and return the axes, one for each name.
 
         Raises:
@@ -92,7 +99,7 @@ class RecorderCB(Callback):
         recs = {name: _as_numbers(values) for name, values in self.recs.items() if values}
         if not recs:
             raise ValueError("nothing was recorded: call plot() after a fit that trained")
-        axes = list(subplots(1, len(recs), figsize=(4.5 * len(recs), 3))[1])
+        axes = subplots(1, len(recs), figsize=(4.5 * len(recs), 3))[1]
         for ax, (name, values) in zip(axes, recs.items(), strict=True):
             lines = ax.plot(range(1, len(values) + 1), values)
             ax.set(title=as_written(name), xlabel="update")

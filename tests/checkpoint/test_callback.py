@@ -2,10 +2,12 @@
 
 import errno
 import hashlib
+import math
 import os
 import pickle
 import random
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -21,6 +23,7 @@ from toys import At, linear, toy_dls, toy_learner
 
 from minilearn import Callback, CheckpointCB, Learner, MetricsCB, TrainCB
 from minilearn.checkpoint.files import (
+    ROWS,
     Background,
     CorruptFileError,
     newest_first,
@@ -158,6 +161,62 @@ def test_the_check_notices_a_numpy_scalar(tmp_path, monkeypatch):
     toy_learner([CheckpointCB(tmp_path, background=False), Rich()]).fit(1)
     with pytest.raises(pickle.UnpicklingError):
         check_opens(next(tmp_path.glob("*.ckpt")))
+
+
+def long_history(n):
+    row = {
+        "loss": 0.1,
+        "nan": math.nan,
+        "name": "a",
+        "none": None,
+        "n": 2**70,
+        "on": True,
+        "l": [1],
+    }
+    return [row | {"epoch": i, "inf": -math.inf, "third": i / 3} for i in range(n)]
+
+
+@pytest.mark.parametrize("n", [1, 49, 50, 500])
+def test_rows_come_back_from_a_file_as_they_were_however_many(tmp_path, n):
+    rows, floats = long_history(n), [i / 7 for i in range(n)]
+    given = {"minilearn": "0", "history": rows, "cbs": {"a": [{"recs": floats}, rows]}}
+    write(serialisable(given), tmp_path / "a.ckpt")
+    rows[0]["epoch"] = "changed since"
+    found = read(tmp_path / "a.ckpt")
+    rows[0]["epoch"] = 0
+    assert repr(found) == repr(given)  # nan is not equal to itself
+
+
+def test_rows_with_tensors_stay_a_list(tmp_path):
+    rows = [{"epoch": i, "v": torch.tensor(float(i))} for i in range(60)]
+    write(serialisable({"minilearn": "0", "rows": rows}), tmp_path / "a.ckpt")
+    assert read(tmp_path / "a.ckpt")["rows"] == rows
+
+
+def test_a_file_whose_rows_would_run_a_program_is_refused(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return print, ("it ran",)
+
+    state = {"minilearn": "0", "history": {ROWS: pickle.dumps([Evil()])}}
+    write(state, tmp_path / "a.ckpt")
+    with pytest.raises(CorruptFileError, match="print"):
+        read(tmp_path / "a.ckpt")
+
+
+def test_rows_that_were_saved_before_cost_next_to_nothing_again(tmp_path):
+    def calls(n):
+        """The calls of functions, Python's and C's, for a checkpoint after `n` rounds."""
+        rows, seen = long_history(n), Counter()
+        sys.setprofile(lambda frame, event, arg: seen.update([event]))
+        try:
+            write(serialisable({"history": rows}), tmp_path / "a.ckpt")
+        finally:
+            sys.setprofile(None)
+        return seen.total()
+
+    calls(100)  # the first imports
+    assert calls(2000) < 1.1 * calls(100)
 
 
 # ---- writing ----

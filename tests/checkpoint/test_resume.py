@@ -525,3 +525,11 @@ def test_the_check_notices_buffers_that_a_broken_validation_moved(tmp_path, monk
     monkeypatch.setattr("minilearn.checkpoint.callback.keep", lambda *_, **__: lambda: None)
     with pytest.raises(AssertionError):
         check_validation(tmp_path)
+
+
+def test_checkpoints_do_not_grow_with_the_number_of_resumes(tmp_path):
+    sizes = []
+    for n_epochs in range(1, 8):
+        toy_learner([MetricsCB(quiet=True), CheckpointCB(tmp_path)]).fit(n_epochs, resume=True)
+        sizes.append(newest_first(tmp_path)[0].stat().st_size)
+    assert sizes[-1] - sizes[1] < 500 * 5  # rows of the history
