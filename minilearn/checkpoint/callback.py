@@ -13,7 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minilearn.base.text import whole
+from minilearn.base.state_dict import fit_modules, keep, loss_parameters
+from minilearn.base.text import few, whole
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 from minilearn.core.plan import parse_every
@@ -65,8 +66,8 @@ class CheckpointCB(Callback, Requests):
         KeyError: nobody provides the column `monitor`.
         OSError: the file before could not be written.
 
-    Events: before_fit, after_step, cleanup_batch, after_round, cleanup_round, after_fit,
-        cleanup_fit
+    Events: before_fit, before_epoch, after_step, cleanup_batch, after_round, cleanup_round,
+        after_fit, cleanup_fit
     Order:  SAVE
     Reads:  everything
     Writes:
@@ -101,7 +102,7 @@ class CheckpointCB(Callback, Requests):
     def _reset(self, together: bool = False) -> None:
         self.signals = Signals(self._numbers, together)
         self.run, self.files = os.urandom(6).hex(), []
-        self._due, self._value = False, None
+        self._due, self._value, self._undos = False, None, []
         self._saved: tuple | None = None  # what the newest file holds: updates and place
         if self.monitor is not None:
             self.monitor.reset()
@@ -113,6 +114,11 @@ class CheckpointCB(Callback, Requests):
         self._reset(together=processes_of(learn) is not None)
         if self.monitor is not None:
             self.monitor.check(learn)
+        if is_sharded(learn.model) and (names := [*loss_parameters(learn)]):
+            raise ValueError(
+                f"checkpoints of sharded weights hold the model alone, and {few(names)} would be "
+                "lost: use Learner(..., train_loss=False), or make them parameters of the model"
+            )
         self._where, self._clock = self.folder, time.monotonic()
         if learn.scratch is not None:
             self._where = learn.scratch / self.folder.name
@@ -133,6 +139,12 @@ class CheckpointCB(Callback, Requests):
                 "another folder.",
                 stacklevel=2,
             )
+
+    def before_epoch(self, learn: Loop) -> None:
+        """Note the buffers: a validation that is broken off may move them, and is made again."""
+        if learn.valid_name is None:
+            modules = [] if learn.training else fit_modules(learn).values()
+            self._undos = [keep(module, weights=False) for module in modules]
 
     def after_step(self, learn: Loop) -> None:
         """Check whether it is time to save, and whether the last file could be written."""
@@ -162,7 +174,10 @@ class CheckpointCB(Callback, Requests):
         value, self._value = self._value, None
         if isinstance(learn.error, (type(None), CancelException)):
             self._end_round(learn, value)
-        elif isinstance(learn.error, Exception):
+            return
+        for undo in self._undos:
+            undo()
+        if isinstance(learn.error, Exception):
             # nothing can go on from weights that are not finite
             alone = not self.signals.together  # this process does not know the others' state
             if self.on_exception and alone and not isinstance(learn.error, FloatingPointError):
@@ -227,7 +242,7 @@ class CheckpointCB(Callback, Requests):
         overwrite = name in dict(self.files)  # the same update, saved before its validation
         self.files = [f for f in self.files if f[0] != name] + [[name, value]]
         state = capture(learn)
-        self._saved = state["steps"], state["place"]
+        self._saved = state["steps"], state["position"]
         old = self._to_delete()
         self.files = [f for f in self.files if f[0] not in old]
         if sharded:

@@ -16,7 +16,7 @@ from ..distributed.barrier import connected
 from ..distributed.ddp import is_sharded
 from .callback import CheckpointCB
 from .files import find, find_existing, read, write
-from .fit_state import Resume, capture, completed, load_lasting
+from .fit_state import Resume, capture, completed, load_lasting, warn_of
 from .process_state import for_process
 from .sharded import save_shards
 
@@ -95,4 +95,4 @@ def load_checkpoint(self: Loop, path: str | Path) -> None:
     with preserved_random_states():
         if self.opt is None and state["optimizer"] is not None and self.lr is not None:
             self.opt = self._new_opt(self.lr)
-        load_lasting(self, state)
+        warn_of(load_lasting(self, state))

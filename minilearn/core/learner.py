@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import nn, optim
 
 from ..base.batch import batch_size, detach
-from ..base.modes import frozen_modules, preserved_modes, set_mode
+from ..base.modes import eval_modules, frozen_modules, preserved_modes, set_mode
 from ..base.seed import preserved_random_states
+from ..base.state_dict import fit_modules
 from .callback import as_callbacks
 from .events import with_cbs
 from .fit import Fitting, group_options
@@ -72,7 +73,8 @@ class Loop(Fitting):
 
     @with_cbs("fit")
     def _fit(self, train: bool, valid: bool) -> None:
-        self.plan.frozen = frozen_modules(self.model)
+        loss = fit_modules(self).get("loss")
+        self.plan.frozen = frozen_modules(self.model) + eval_modules(loss)
         if self.plan.options is None:  # a resume goes on with those that were saved
             self.plan.options = group_options(self.opt)
         for self.plan.epoch in self.plan.epochs:  # noqa: B020
@@ -94,7 +96,8 @@ class Loop(Fitting):
         self.training, self.plan.valid_name = training, name
         valid_dl = pick_loader(self.dls, False) if name is None else self.dls[name]
         self.dl = self.plan.train_dl if training else valid_dl
-        set_mode(self.model, training, self.plan.frozen)
+        for module in (fit_modules(self).get("loss"), self.model):
+            set_mode(module, training, self.plan.frozen)
         self._one_epoch()
 
     @with_cbs("epoch")
@@ -206,7 +209,7 @@ class Loop(Fitting):
             cbs += self._resume_cbs(resume, cbs)
         with self._with_callbacks(cbs), self.interrupts.listening():
             try:
-                with preserved_modes(self.model):
+                with preserved_modes(self.model, fit_modules(self).get("loss")):
                     valid = self._begin(plan, train, valid, lr, reset_opt)
                     self._fit(train, valid)
             except BaseException as e:
