@@ -19,7 +19,7 @@ from .callbacks.limits import LimitBatchesCB, OverfitCB
 from .callbacks.mixup import CutMixCB, MixUpCB
 from .callbacks.precision import ClosureCB, MixedPrecision, ScaledPrecision
 from .callbacks.training import SingleBatchCB, TrainCB
-from .callbacks.transforms import BatchTransformCB, tfm_batch
+from .callbacks.transforms import AugmentCB, BatchTransformCB, tfm_batch
 from .checkpoint.callback import CheckpointCB
 from .checkpoint.weights import load_model
 from .core.callback import Callback, run_cbs
@@ -112,6 +112,7 @@ __all__ = [
     "ActionConflictError",
     "ActivationStats",
     "ArrayLoader",
+    "AugmentCB",
     "BaseSchedCB",
     "BatchSchedCB",
     "BatchTransformCB",

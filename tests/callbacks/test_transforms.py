@@ -6,9 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from toys import batches, toy_learner
+from toys import At, batches, toy_learner
 
 from minilearn import (
+    AugmentCB,
     Learner,
     RandCopy,
     RandErase,
@@ -46,6 +47,30 @@ def test_it_works_in_the_epochs_that_were_chosen(on_train, on_val):
     toy_learner([BatchTransformCB(zeros, on_train, on_val), look]).fit(1)
     changed = {(training, x == 0) for training, x in look.seen}
     assert changed == {(True, on_train), (False, on_val)}
+
+
+def test_augmentation_changes_the_inputs_of_training_batches_only():
+    look, data = Look(), (batches(3), batches(2))
+    learn = toy_learner([AugmentCB(torch.negative, lambda x: x + 1), look], data)
+    learn.fit(1)
+    plain = [(False, x.sum().item()) for x, _ in data[1]]
+    assert look.seen == [(True, (1 - x).sum().item()) for x, _ in data[0]] + plain
+    assert repr(AugmentCB(len, abs)) == "AugmentCB(len, abs)"
+
+
+def test_augmentation_finds_the_inputs_of_a_dict():
+    data = [{"y": y, "name": "a", "x": x} for x, y in batches(2)]
+    kept = []
+    look = At("after_predict", lambda learn: kept.append(learn.batch), times=2)
+    cbs = [TrainCB(inputs="x", targets="y"), AugmentCB(torch.negative), look]
+    Learner(nn.Linear(3, 1), (data, None), F.mse_loss, cbs=cbs).fit(1)
+    for batch, own in zip(kept, data, strict=True):
+        assert torch.equal(batch["x"], -own["x"]) and batch["y"] is own["y"]
+
+
+def test_an_augmentation_that_returns_nothing_is_named():
+    with pytest.raises(TypeError, match="<lambda> returned None"):
+        toy_learner([AugmentCB(lambda x: None)]).fit(1)
 
 
 def test_it_works_after_the_move_to_the_device_and_before_the_model():
