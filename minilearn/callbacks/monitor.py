@@ -21,6 +21,7 @@ class Monitor:
         name: a column such as "valid_loss" or "accuracy".
         mode: "min" or "max", the direction that is better; "min" where the name ends in "loss".
         min_delta: by how much more than this a value must beat the best.
+        relative: `min_delta` is a fraction of the best value.
 
     Attributes:
         best: the best value so far, None before the first.
@@ -29,14 +30,16 @@ class Monitor:
         ValueError: the direction is neither given nor known.
     """
 
-    def __init__(self, name: str, mode: str | None = None, min_delta: float = 0.0) -> None:
+    def __init__(
+        self, name: str, mode: str | None = None, min_delta: float = 0.0, relative: bool = False
+    ) -> None:
         if mode is None and name.endswith("loss"):
             mode = "min"
         if mode not in ("min", "max"):
             raise ValueError(f"say what is better for {name!r}: mode='min' or 'max'; got {mode!r}")
         if not min_delta >= 0:
             raise ValueError(f"min_delta is 0 or more, got {min_delta}")
-        self.name, self.mode, self.min_delta = name, mode, min_delta
+        self.name, self.mode, self.min_delta, self.relative = name, mode, min_delta, relative
         self.best: float | None = None
         self._seen = self._warned = False
 
@@ -122,7 +125,7 @@ class Monitor:
         if self.best is None:
             return True
         gain = self.best - value if self.mode == "min" else value - self.best
-        return gain > self.min_delta
+        return gain > self.min_delta * (abs(self.best) if self.relative else 1)
 
     def update(self, value: float) -> bool:
         """Return whether `value` is better, and keep it as the best if so."""

@@ -130,7 +130,8 @@ class BarrierCB(Callback):
     def meet(self, learn: Loop, level: str, point: str) -> None:
         """Wait for the others where the body of a level, or all of it, is over."""
         self._met.add((level, point))
-        if (cancel := self._agree(learn, level, point, None)) is not None:
+        stop = None if learn.stopped is None or learn.depth else CancelFitException()
+        if (cancel := self._agree(learn, level, point, stop)) is not None:
             raise cancel
         if point == "end":
             self._forget(level)
