@@ -164,7 +164,7 @@ def test_the_check_of_cancelled_batches_notices_an_after_batch_with_old_values()
 
 
 def ends_of(learn, event, when=lambda learn: True, **kwargs):
-    """Stop at an event; return (epoch, batch, training) of each batch that was run, and the trace."""
+    """Stop at an event; return (epoch, batch, training) of each batch, and the trace."""
     trace, ran = Trace(), []
     note = At("before_batch", lambda x: ran.append((x.epoch, x.iter, x.training)), times=99)
     learn.fit(3, cbs=[trace, note, At(event, lambda learn: learn.stop("enough"), when)], **kwargs)
