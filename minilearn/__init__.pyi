@@ -16,7 +16,7 @@ from .callbacks.early_stopping import EarlyStopCB, TimeLimitCB
 from .callbacks.gradients import ClipGradCB, GradAccumCB, NonFiniteCB
 from .callbacks.handlers import HasLearnCB, LambdaCB
 from .callbacks.limits import LimitBatchesCB, OverfitCB
-from .callbacks.mixup import CutMixCB, MixUpCB
+from .callbacks.mixup import CutMixCB, MixCB, MixUpCB
 from .callbacks.precision import ClosureCB, MixedPrecision, ScaledPrecision
 from .callbacks.training import SingleBatchCB, TrainCB
 from .callbacks.transforms import AugmentCB, BatchTransformCB, tfm_batch
@@ -162,6 +162,7 @@ __all__ = [
     "MetricStorage",
     "MetricsCB",
     "MissingActionError",
+    "MixCB",
     "MixUpCB",
     "MixedPrecision",
     "MomentumLearner",

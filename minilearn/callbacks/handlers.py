@@ -47,7 +47,7 @@ def on(  # noqa: D417
             Without it this is a decorator.
         every: call it where the number can be divided by this: with 3, in batches 3, 6, 9 of each
             epoch, at updates 3, 6, 9 of the fit, in epochs 3, 6, 9.
-        once: call it a single time; or so many times.
+        once: call it a single time; or so many times. A resumed fit counts them anew.
         before: call it only where the number is below this.
         after: call it only where the number is above this.
         when: call it only where `when(learn)` is true.

@@ -198,6 +198,48 @@ def test_places_reach_from_edge_to_edge():
     assert set(number.tolist()) == {0, 1, 2, 3, 4}
 
 
+@pytest.mark.parametrize(("mode", "values"), [("pixel", 16), ("channel", 1), ("constant", 1)])
+def test_rectangles_are_filled_by_pixel_by_channel_or_with_zeros(mode, values):
+    torch.manual_seed(0)
+    x = torch.rand(64, 3, 8, 8) + 1  # no zeros
+    changed = rand_erase(x, pct=0.5, max_num=1, per_sample=True, mode=mode)
+    filled = changed != x
+    seen = 0
+    for image, inside in zip(changed, filled, strict=True):
+        if inside.any():
+            seen += 1
+            found = [image[c][inside[c]].unique() for c in range(3)]
+            assert all(len(v) > values / 2 for v in found) if values > 1 else True
+            assert all(len(v) == 1 for v in found) if values == 1 else True
+            if mode == "constant":
+                assert not torch.cat(found).any()
+            if mode == "channel":
+                assert len(torch.cat(found).unique()) > 1
+    assert seen > 10
+    assert mode == "constant" or changed.min() >= x.min() and changed.max() <= x.max()
+
+
+@pytest.mark.parametrize("per_sample", [True, False])
+def test_images_are_erased_with_a_probability(per_sample):
+    torch.manual_seed(0)
+    x = torch.rand(20, 1, 8, 8)
+    erase = partial(rand_erase, pct=0.5, max_num=1, per_sample=per_sample)
+
+    def erased(prob):
+        return torch.cat([(erase(x, prob=prob) != x).flatten(1).any(1) for _ in range(300)])
+
+    share = {prob: erased(prob) for prob in (0.0, 0.3, 1.0)}
+    assert not share[0.0].any()  # half of all numbers of rectangles are 0
+    assert share[0.3].float().mean().item() == pytest.approx(0.15, abs=0.08)
+    assert share[1.0].float().mean().item() == pytest.approx(0.5, abs=0.15)
+    torch.manual_seed(1)
+    default = rand_erase(x)
+    torch.manual_seed(1)
+    assert torch.equal(default, rand_erase(x, prob=1.0, mode="pixel"))
+    with pytest.raises(ValueError, match="mode is 'pixel'"):
+        RandErase(mode="blue")(x)
+
+
 @pytest.mark.parametrize("change", [rand_erase, rand_copy])
 def test_one_set_of_rectangles_serves_the_batch_unless_each_image_has_its_own(change):
     x = pictures(dtype=torch.float64)
