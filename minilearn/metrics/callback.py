@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from fastcore.basics import noop
 from torch import Tensor
 
 from ..base.batch import HALF, batch_size, counted, describe, map_batch, tensors
@@ -37,7 +38,9 @@ class MetricsCB(Callback):
 
     A metric is a torcheval or torchmetrics object, any object with `update(preds, targs)`,
     `compute()` and `reset()`, or a function of `(preds, targs)`, whose values are averaged over the
-    items. Each epoch and validation begins anew. Values are read from the device once, at its end.
+    items. A function with a third parameter `sample_weight` gets the weights that
+    `TrainCB(sample_weight=...)` names, and is averaged by them. Each epoch and validation begins
+    anew. Values are read from the device once, at its end.
 
     Args:
         ms: metrics that are named after their class or function (`MulticlassAccuracy`, then
@@ -105,6 +108,7 @@ class MetricsCB(Callback):
         self.parts, self._measuring, self._unknown = {}, True, None
         owner = learn.owner("get_loss") if hasattr(learn, "owner") else None
         self._split = getattr(owner, "split", None)
+        self._weight_of = getattr(owner, "weight_of", noop)
         if self._resumed is not None:
             self._resume()
 
@@ -119,7 +123,8 @@ class MetricsCB(Callback):
         if self.metrics:
             preds, targs = map_batch(_in_float32, learn.preds), self._targets(learn)
             for metric in self.functions:
-                metric.update(preds, targs, n)
+                weight = self._weight_of(learn.batch) if metric.weighs else None
+                metric.update(preds, targs, n, weight)
             self.updater.update(preds, targs)
 
     def after_epoch(self, learn: Loop) -> None:
