@@ -94,6 +94,7 @@ from .nn import (
     register_model,
     resnet,
 )
+from .optim.lookahead import lookahead
 from .optim.optimizer import optimizer, param_groups
 from .optim.sched_callbacks import (
     BaseSchedCB,
@@ -218,6 +219,7 @@ __all__ = [
     "load_learner",
     "load_model",
     "log_values",
+    "lookahead",
     "lsuv",
     "lsuv_init",
     "mae",
