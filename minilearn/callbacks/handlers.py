@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial, update_wrapper
 from math import inf
 from types import MethodType
@@ -77,6 +78,7 @@ def on(  # noqa: D417
     return handle
 
 
+@dataclass(eq=False, repr=False)
 class OnEvent(Callback):
     """A function that listens to events; what `learn.on` returns. Call it like the function.
 
@@ -86,41 +88,38 @@ class OnEvent(Callback):
     Writes:
     """
 
-    def __init__(
-        self,
-        learn: Loop,
-        events: Sequence[str],
-        fn: Callable[..., Any],
-        *,
-        every: int,
-        once: bool | int,
-        before: int | None,
-        after: int | None,
-        when: Any,
-        training: bool | None,
-        args: tuple[Any, ...],
-        order: int,
-    ) -> None:
-        whole("every", every)
-        self.numbered = every > 1 or before is not None or after is not None
-        update_wrapper(self, fn)
-        self.learn, self.events, self.fn, self.args = learn, events, fn, args
-        self.every, self.before, self.after = every, before, after
-        self.when, self.training, self.order = when, training, order
-        self.left = None if once is False else whole("once", int(once), of="calls")
-        self.takes_nothing = not args and _takes_nothing(fn)
-        self.active = False
-        for event in events:
+    learn: Loop
+    events: Sequence[str]
+    fn: Callable[..., Any]
+    every: int
+    once: bool | int
+    before: int | None
+    after: int | None
+    when: Callable[[Loop], Any] | None
+    training: bool | None
+    args: tuple[Any, ...]
+    order: int = Order.DEFAULT
+    active: bool = False
+
+    def __post_init__(self) -> None:
+        whole("every", self.every)
+        self.left = None if self.once is False else whole("once", int(self.once), of="calls")
+        self.numbered = self.every > 1 or self.before is not None or self.after is not None
+        self.takes_nothing = not self.args and _takes_nothing(self.fn)
+        for event in self.events:
             check_event(event)
             if self.numbered and _level(event) not in COUNTED:
                 raise ValueError(
                     f"every, before and after count batches, updates or epochs, and {event!r} "
                     "belongs to none of them; use when=, or an event of a batch, step or epoch"
                 )
-            if training is not None and _level(event) in ("fit", "round"):
+            if self.training is not None and _level(event) in ("fit", "round"):
                 raise ValueError(f"training= is for what happens in an epoch, {event!r} does not")
             run: Any = partial(OnEvent._run, event=event)
             setattr(self, event, MethodType(run, self))
+        own = dict(vars(self))
+        update_wrapper(self, self.fn)
+        vars(self).update(own)  # whatever attributes the function has
 
     def _run(self, learn: Loop, event: str) -> None:
         if not self.active or (self.numbered and not self._has_number(count(learn, event))):

@@ -9,6 +9,7 @@ import signal
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -281,15 +282,12 @@ class CheckpointCB(Callback, Requests):
                 remove(self._where / name)
 
     def _name(self, learn: Loop, value: float | None) -> str:
-        try:
-            stem = self._stem(learn, value)
-        except KeyError:  # within an epoch
-            stem = None
-        if stem is None:
-            stem = f"epoch{learn.epoch:03}-step{learn.steps_done:07}"
-            if value is not None:
-                what = re.sub(r"[^0-9A-Za-z_.+-]+", "_", self.monitor.name)
-                stem += f"-{what[:100]}={value:.6g}"
+        stem = f"epoch{learn.epoch:03}-step{learn.steps_done:07}"
+        if value is not None:
+            what = re.sub(r"[^0-9A-Za-z_.+-]+", "_", self.monitor.name)
+            stem += f"-{what[:100]}={value:.6g}"
+        with suppress(KeyError):  # within an epoch a column may be unknown yet
+            stem = self._stem(learn, value) or stem
         name, number = stem + self.suffix, 1
         while self._is_taken(name, learn):
             number += 1
