@@ -18,6 +18,7 @@ class Interrupts:
     Attributes:
         stopped: whether the last fit was ended by Ctrl-C.
         reason: why the last fit ended early, where something asked for that, else None.
+        agreed: whether several processes agree first on what that ends.
     """
 
     def __init__(self) -> None:
@@ -28,7 +29,7 @@ class Interrupts:
 
     def begin(self) -> None:
         """Forget how the last fit ended."""
-        self.stopped = False
+        self.stopped = self.agreed = False
         self.reason: str | None = None
 
     @contextmanager

@@ -228,7 +228,8 @@ class Loop(Fitting):
         self.interrupts.reason = why
 
     def _end_if_stopped(self) -> None:
-        if self.interrupts.reason is not None and not self.depth:
+        asked = self.interrupts
+        if asked.reason is not None and not (self.depth or asked.agreed):
             raise CancelFitException
 
     # ---- what the Learner replaces by more ----
