@@ -95,10 +95,8 @@ class EarlyStopCB(Callback):
         if value is None:
             return
         if self.divergence is not None:
-            past = (
-                value - self.divergence if self.monitor.mode == "min" else self.divergence - value
-            )
-            if not past <= 0 or not math.isfinite(value):
+            past = (value - self.divergence) * (1 if self.monitor.mode == "min" else -1)
+            if past > 0 or not math.isfinite(value):
                 self._stop(learn, f"{name} is {value:.4g}, worse than {self.divergence:.4g}")
         if learn.epoch < self.start_from:
             return

@@ -82,7 +82,8 @@ class AugmentCB(Callback):
             x = new = next(tensors(split_by_owner(learn)[:2]), None)
             for tfm in self.tfms:
                 new = _transformed(tfm, new)
-            learn.batch = map_batch(lambda t: new if t is x else t, learn.batch)
+            once = iter([new])  # the targets may be the same tensor
+            learn.batch = map_batch(lambda t: next(once, t) if t is x else t, learn.batch)
 
     def __repr__(self) -> str:
         """Show the transforms."""

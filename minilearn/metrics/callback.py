@@ -200,6 +200,8 @@ class MetricsCB(Callback):
         if not values:
             return
         row = {"epoch": learn.epoch, "train": "train" if training else "eval", **values}
+        if not training and "weights" in getattr(learn, "row", ()):  # they are averages
+            row["weights"] = learn.row["weights"]
         self.rows.append(row)
         part = "train" if training else getattr(learn, "valid_name", None)
         columns = {_column(name, part): value for name, value in values.items()}

@@ -1,6 +1,8 @@
 """Averages of the weights: their values, when the model is evaluated with them, their removal."""
 
 import copy
+import csv
+import json
 from functools import partial
 
 import pytest
@@ -25,9 +27,11 @@ from minilearn import (
     CancelFitException,
     CancelStepException,
     ClipGradCB,
+    CSVLoggerCB,
     CutMixCB,
     EarlyStopCB,
     GradAccumCB,
+    JSONLLoggerCB,
     Learner,
     LimitBatchesCB,
     MetricsCB,
@@ -203,6 +207,18 @@ def test_the_table_says_which_figures_are_those_of_averages(cb, label, capsys):
     plain = toy_learner([MetricsCB(quiet=True)])
     plain.fit(1)
     assert "weights" not in plain.history.columns
+
+
+def test_printed_rows_and_files_say_so_too(capsys, tmp_path):
+    loggers = [CSVLoggerCB(tmp_path / "a.csv"), JSONLLoggerCB(tmp_path / "a.jsonl")]
+    toy_learner([SWACB(3), MetricsCB(), *loggers]).fit(3)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [row[-1] == "SWA" for row in rows if row[2] == "eval"] == [False, True, True]
+    assert not any("SWA" in row for row in rows if row[2] == "train")
+    with (tmp_path / "a.csv").open() as file:
+        assert [row["weights"] for row in csv.DictReader(file)] == ["", "SWA", "SWA"]
+    saved = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    assert [row.get("weights") for row in saved] == [None, "SWA", "SWA"]
 
 
 def test_a_short_fit_has_averages_that_follow_it_unless_the_warm_up_is_off():

@@ -68,6 +68,14 @@ def test_augmentation_finds_the_inputs_of_a_dict():
         assert torch.equal(batch["x"], -own["x"]) and batch["y"] is own["y"]
 
 
+def test_augmentation_leaves_targets_that_are_the_inputs():
+    x, kept = torch.randn(2, 3), []
+    look = At("after_predict", lambda learn: kept.append(learn.batch))
+    cbs = [TrainCB(), AugmentCB(torch.negative), look]
+    Learner(nn.Linear(3, 3), ([(x, x)], None), F.mse_loss, cbs=cbs).fit(1)
+    assert torch.equal(kept[0][0], -x) and kept[0][1] is x
+
+
 def test_an_augmentation_that_returns_nothing_is_named():
     with pytest.raises(TypeError, match="<lambda> returned None"):
         toy_learner([AugmentCB(lambda x: None)]).fit(1)
