@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -222,7 +223,7 @@ class MixCB(Callback):
     def before_batch(self, learn: Loop) -> None:
         """Choose, and mix the batch."""
         if learn.training and (self.until is None or learn.epoch < self.until):
-            chance, choice = torch.rand(2).tolist()
+            chance, choice = random.random(), random.random()  # torch's would be read from a tensor
             if chance < self.prob:
                 n = len(self.mixers)
                 self.mixers[choice < self.switch if n == 2 else int(choice * n)].before_batch(learn)

@@ -32,6 +32,7 @@ from minilearn import (
     TrainLearner,
     accuracy,
     constant,
+    set_seed,
     warmup,
 )
 from minilearn.base.batch import compare
@@ -553,7 +554,7 @@ def chosen(mix, epochs=1, n=400):
 
 @pytest.mark.parametrize(("prob", "switch"), [(1, 0.5), (0.7, 0.2), (0.25, 1), (0, 0.5)])
 def test_batches_are_mixed_with_their_probabilities(prob, switch):
-    torch.manual_seed(0)
+    set_seed(0)
     kinds = [kind for _, kind in chosen(MixCB([MixUpCB(1.0), CutMixCB(1.0)], prob, switch))]
     expected = {"none": 1 - prob, "mixup": prob * (1 - switch), "cutmix": prob * switch}
     for kind, share in expected.items():
@@ -561,7 +562,7 @@ def test_batches_are_mixed_with_their_probabilities(prob, switch):
 
 
 def test_of_three_each_is_equally_likely_and_one_is_enough():
-    torch.manual_seed(0)
+    set_seed(0)
     kinds = [kind for _, kind in chosen(MixCB([MixUpCB(), CutMixCB(), CutMixCB()]))]
     assert kinds.count("mixup") / len(kinds) == pytest.approx(1 / 3, abs=0.07)
     assert {kind for _, kind in chosen(MixCB([MixUpCB()]), n=9)} == {"mixup"}
@@ -577,13 +578,13 @@ def test_a_fit_that_was_stopped_mixes_on_as_if_it_had_not_been(tmp_path):
         mix = MixCB([MixUpCB(), CutMixCB()], prob=0.8, until=2)
         return learner([mix, CheckpointCB(tmp_path / folder, (1, "step")), *cbs])
 
-    torch.manual_seed(5)
+    set_seed(5)
     whole = make("a")
     whole.fit(3)
-    torch.manual_seed(5)
+    set_seed(5)
     with pytest.raises(KeyboardInterrupt):
         make("b", At("before_batch", KeyboardInterrupt, lambda x: x.steps_done == 5)).fit(3)
-    torch.manual_seed(6)
+    set_seed(6)
     resumed = make("b")
     resumed.fit(3, resume=True)
     assert resumed.steps_done == 9
