@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from typing import Any
 
@@ -190,6 +191,18 @@ class MetricsCB(Callback):
 
     # ---- the end of an epoch ----
 
+    def running(self, learn: Loop) -> dict[str, float]:
+        """Return the metrics of the running epoch so far, those of this process; nothing changes.
+
+        Of several processes, only means are returned: metric objects may ask the others.
+        """
+        now, parts = copy.copy(self), ("metrics", "parts", "updater")
+        vars(now).update(copy.deepcopy({name: getattr(self, name) for name in parts}))
+        if processes_of(learn) is not None:
+            now.metrics = {n: m for n, m in now.metrics.items() if isinstance(m, Mean)}
+        values = now._values(None)
+        return {n: v for n, v in values.items() if n != "loss" and isinstance(v, float)}
+
     def flush(self) -> None:
         """Make the updates that wait, so that `compute()` of every metric is up to date."""
         self.updater.flush()
@@ -242,7 +255,8 @@ class MetricsCB(Callback):
         if self.quiet or rank():
             return
         values = [f"{k} {format_value(v)}" for k, v in row.items() if k not in ("epoch", "train")]
-        write_out("  ".join([f"epoch {row['epoch']}", f"{row['train']:5}", *values]) + "\n")
+        phase = "valid" if row["train"] == "eval" else row["train"]
+        write_out("  ".join([f"epoch {row['epoch']}", phase, *values]) + "\n")
 
     def _check_finite(self, learn: Loop, values: dict[str, Any], training: bool) -> None:
         losses = {name: values[name] for name in (*self.parts, "loss") if name in values}
