@@ -213,7 +213,7 @@ def test_printed_rows_and_files_say_so_too(capsys, tmp_path):
     loggers = [CSVLoggerCB(tmp_path / "a.csv"), JSONLLoggerCB(tmp_path / "a.jsonl")]
     toy_learner([SWACB(3), MetricsCB(), *loggers]).fit(3)
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert [row[-1] == "SWA" for row in rows if row[2] == "eval"] == [False, True, True]
+    assert [row[-1] == "SWA" for row in rows if row[2] != "train"] == [False, True, True]
     assert not any("SWA" in row for row in rows if row[2] == "train")
     with (tmp_path / "a.csv").open() as file:
         assert [row["weights"] for row in csv.DictReader(file)] == ["", "SWA", "SWA"]
