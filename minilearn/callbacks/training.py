@@ -35,7 +35,8 @@ class TrainCB(Callback):
         targets: keys of a dict batch for the loss, one or several.
         sample_weight: where a batch has a weight for each sample: the position in a tuple (2 in
             `(x, y, w)`), or the key in a dict. The loss is then the mean of weight times loss over
-            the samples (or the sum, if that is the loss function's reduction).
+            the samples (or the sum, if that is the loss function's reduction), and metric functions
+            with a parameter `sample_weight` get the weights.
 
     Raises:
         ValueError: there are weights, and the loss function has no `reduction`.
@@ -78,10 +79,10 @@ class TrainCB(Callback):
             targets = self.split(learn.batch)[2]
             if self.targets and not len(targets) and isinstance(learn.batch, Mapping):
                 raise KeyError(self._lacks(self.targets[0], learn.batch))
-            if self.sample_weight is None:
+            weight = self.weight_of(learn.batch)
+            if weight is None:
                 loss = compare(learn.loss_func, learn.preds, targets)
             else:
-                weight = self._weight(learn.batch)
                 loss = weighted_loss(learn.loss_func, learn.preds, targets, weight)
         if not isinstance(loss, Tensor) and isinstance(loss, Mapping):
             learn.loss_parts = dict(loss)
@@ -146,9 +147,14 @@ class TrainCB(Callback):
         except KeyError as e:
             raise KeyError(self._lacks(e.args[0], batch)) from e
 
-    def _weight(self, batch: Any) -> Tensor:
+    def weight_of(self, batch: Any) -> Tensor | None:
+        """Return the weight of each sample, None where no `sample_weight` is named.
+
+        Raises:
+            KeyError: the batch has no such item.
+        """
         try:
-            return batch[self.sample_weight]
+            return None if self.sample_weight is None else batch[self.sample_weight]
         except (KeyError, IndexError, TypeError) as e:
             raise KeyError(
                 f"the batch has no sample_weight={self.sample_weight!r}: it is {describe(batch)}"

@@ -23,7 +23,8 @@ from .sharded import save_shards
 
 def resume_callbacks(self: Loop, resume: Any, cbs: list[Any]) -> list[Resume]:
     """Return the callback that continues a fit from a checkpoint; none where there is no file."""
-    checkpoints = next((cb for cb in (*cbs, *self.cbs) if isinstance(cb, CheckpointCB)), None)
+    savers = (cb for cb in (*cbs, *self.cbs) if isinstance(cb, CheckpointCB))
+    checkpoints = next((cb for cb in savers if not cb.weights_only), None)
     if resume is True:
         if checkpoints is None:
             raise ValueError(

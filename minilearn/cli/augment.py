@@ -91,13 +91,9 @@ class ImageTransform:
 
 def batch_augmentation(aug: Aug) -> list[Any]:
     """Return the callbacks that augment whole training batches on their device."""
-    from torch import nn
-
-    from minilearn import BatchTransformCB, RandErase, RandomCrop, RandomFlip, tfm_batch
+    from minilearn import AugmentCB, RandErase, RandomCrop, RandomFlip
 
     transforms = [RandomFlip(aug.flip)] if aug.flip else []
     transforms += [RandomCrop(aug.shift)] if aug.shift else []
     transforms += [RandErase(aug.erase, per_sample=True)] if aug.erase else []
-    if not transforms:
-        return []
-    return [BatchTransformCB(partial(tfm_batch, tfm_x=nn.Sequential(*transforms)), on_val=False)]
+    return [AugmentCB(*transforms)] if transforms else []

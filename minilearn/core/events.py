@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from enum import IntEnum
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from ..base.text import did_you_mean
 
@@ -12,7 +12,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 ACTIONS = ("predict", "get_loss", "backward", "step", "zero_grad")
 """What the loop asks to be done; each has exactly one owner."""
 
-EVENTS: list[str] = [
+Event = Literal[
     "before_fit",
     "before_round",
     "before_epoch",
@@ -34,6 +34,7 @@ EVENTS: list[str] = [
     "after_fit",
     "cleanup_fit",
 ]
+EVENTS: list[str] = list(get_args(Event))
 """What callbacks may listen to, in firing order; a user's own levels are added at the end."""
 
 PREFIXES = ("before_", "after_", "cleanup_")

@@ -12,7 +12,7 @@ from torch import nn, optim
 from ..base.batch import n_batches
 from ..base.rank import rank
 from ..base.state_dict import fit_modules, loss_parameters
-from ..base.text import few
+from ..base.text import few, write_out
 from .callback import companions_of
 from .dispatch import Dispatch, check_owners
 from .events import CancelException
@@ -28,6 +28,8 @@ class Fitting(Dispatch):
         self, plan: Plan, train: bool, valid: bool, lr: float | slice | None, reset_opt: bool
     ) -> bool:
         """Check and set all that the fit needs; return whether it validates."""
+        if not self.depth:  # a nested run does not change what is known of the last fit
+            self.interrupts.begin()
         valid = valid and (not train or pick_loader(self.dls, False) is not None)
         for phase, wanted in ((True, train), (False, valid)):
             if wanted:
@@ -38,8 +40,6 @@ class Fitting(Dispatch):
         plan.n_batches = n_batches(plan.train_dl) if train else None
         plan.frozen, plan.lr_seen = self.plan.frozen, self.plan.lr_seen
         self.plan, plan.lr = plan, lr
-        if not self.depth:  # a nested run does not change what is known of the last fit
-            self.interrupts.stopped = False
         self.iter = self.batch = self.preds = self.loss = self.loss_parts = None
         self.history, self.row = History(), {}
         self._resolve()
@@ -104,6 +104,9 @@ class Fitting(Dispatch):
         if self.plan.stream is not None:
             self.plan.stream.close()
         self.clear_grads()
+        logged = any(getattr(cb, "logs_stop", False) for cb in self.cbs)
+        if self.stopped is not None and not (self.depth or rank() or logged):
+            write_out(f"{self.stopped}\n")
         self._unbind()
         self.training, self.plan.valid_name = False, None
 

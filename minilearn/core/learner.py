@@ -18,7 +18,7 @@ from ..base.modes import eval_modules, frozen_modules, preserved_modes, set_mode
 from ..base.seed import preserved_random_states
 from ..base.state_dict import fit_modules
 from .callback import as_callbacks
-from .events import with_cbs
+from .events import CancelFitException, with_cbs
 from .fit import Fitting, group_options
 from .history import History
 from .interrupt import Interrupts
@@ -80,7 +80,7 @@ class Loop(Fitting):
         for self.plan.epoch in self.plan.epochs:  # noqa: B020
             self._one_round(train, valid)
 
-    @with_cbs("round")
+    @with_cbs("round", after=False)
     def _one_round(self, train: bool, valid: bool) -> None:
         with self._history_row():
             if train and not self.plan.trained:
@@ -90,10 +90,13 @@ class Loop(Fitting):
                 with torch.no_grad(), preserved_random_states():
                     for name in (None, *getattr(self.dls, "named", ())):
                         self.one_epoch(False, name)
+        self.callback("after_round")
+        self._end_if_stopped()
 
     def one_epoch(self, training: bool, name: str | None = None) -> None:
         """Run over the training or the validation loader once, or over a further one by name."""
         self.training, self.plan.valid_name = training, name
+        self._end_if_stopped()
         valid_dl = pick_loader(self.dls, False) if name is None else self.dls[name]
         self.dl = self.plan.train_dl if training else valid_dl
         for module in (fit_modules(self).get("loss"), self.model):
@@ -105,6 +108,7 @@ class Loop(Fitting):
         with self._batches() as batches:
             for self.iter, self.batch in batches:
                 self._one_batch()
+                self._end_if_stopped()
 
     @with_cbs("batch")
     def _one_batch(self) -> None:
@@ -219,6 +223,21 @@ class Loop(Fitting):
                     raise
             finally:
                 self._end()
+
+    def stop(self, why: str = "learn.stop() ended the fit") -> None:
+        """End the running fit after the current batch, with all clean-up.
+
+        Call it from a handler, from another thread, or from a button where `fit` runs in a thread.
+
+        Args:
+            why: one line, which is shown below the table, and is `learn.stopped`.
+        """
+        self.interrupts.reason = why
+
+    def _end_if_stopped(self) -> None:
+        asked = self.interrupts
+        if asked.reason is not None and not (self.depth or asked.agreed):
+            raise CancelFitException
 
     # ---- what the Learner replaces by more ----
 

@@ -83,6 +83,8 @@ def inner(
         make_lazy_weights(learn)
     loaders = [pick_loader(learn.dls, True), pick_loader(learn.dls, False)]
     with ExitStack() as stack:
+        if "fit" not in learn.levels:  # else `stop` may be meant for the fit around this run
+            stack.callback(setattr, learn.interrupts, "reason", learn.stopped)
         for undo in _undos(learn, cbs, [*loaders, train, valid], trains):
             stack.callback(undo)
         stack.enter_context(preserved_random_states())

@@ -46,7 +46,7 @@ class LoopState:
     levels: tuple[str, ...] = ()  # the levels that are running, outermost first
     error: BaseException | None = None  # during a clean-up: what ended the level
     stage: str | None = None  # which fit this is, in a method that makes several
-    interrupts: Interrupts  # Ctrl-C in a fit
+    interrupts: Interrupts  # Ctrl-C in a fit, and calls of `stop`
     nesting: Nesting = Nesting()
 
     # within a batch
@@ -111,6 +111,11 @@ class LoopState:
     def interrupted(self) -> bool:
         """Whether the last fit was ended by Ctrl-C."""
         return self.interrupts.stopped
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the last fit ended early, as EarlyStopCB or a call of `stop` say it, else None."""
+        return self.interrupts.reason
 
     @property
     def depth(self) -> int:

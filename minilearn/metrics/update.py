@@ -28,7 +28,7 @@ JOINING = (
 )
 """Modules whose metrics may be updated on joined batches (not those of windows and rates)."""
 
-RESERVED = ("loss", "epoch", "steps", "time", "train", "valid_loss")
+RESERVED = ("loss", "epoch", "steps", "time", "train", "valid_loss", "weights")
 
 
 def metrics_by_name(ms: tuple, metrics: dict[str, Any]) -> dict[str, Any]:

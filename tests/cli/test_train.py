@@ -114,7 +114,7 @@ def test_every_option_becomes_its_callback():
     learn = build_learner(dls, build_model(dls), **wishes, channels_last=True, aug=aug, wd=0.1)
     names = {type(cb).__name__ for cb in learn.cbs}
     assert names >= {"EMACB", "GradAccumCB", "ClipGradCB", "MixUpCB", "MixedPrecision"}
-    assert names >= {"CompileCB", "ChannelsLastCB", "BatchTransformCB", "TrainCB", "DeviceCB"}
+    assert names >= {"CompileCB", "ChannelsLastCB", "AugmentCB", "TrainCB", "DeviceCB"}
     plain = build_learner(dls, build_model(dls))
     assert [type(cb).__name__ for cb in plain.cbs] == [
         "TrainCB",
