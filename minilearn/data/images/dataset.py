@@ -1,8 +1,8 @@
-"""Images that are read one by one; those that cannot be read are skipped, replaced or raised."""
+"""Images that are read one by one; those that cannot be read are skipped or raised."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -77,20 +77,11 @@ class ImageDataset:
         return len(self.items)
 
     def __getitem__(self, row: int) -> Row:
-        """Return an image, or its replacement where it cannot be read and the policy says so."""
-        first = self.attempt(row)
-        if isinstance(first, Tensor):
-            return Row(first, self.targets[row])
-        for instead in self.replacements(row):
-            if isinstance(pixels := self.attempt(instead), Tensor):
-                return Row(pixels, self.targets[instead], (first._replace(instead=instead),))
-        return Row(None, None, (first,))
-
-    def replacements(self, row: int) -> Iterator[int]:
-        """Yield the next rows, one more than may be corrupt; none where images are not replaced."""
-        n, policy = len(self), self.log.policy
-        most = min(n, int(policy.max_errors * n) + 2) if policy.on_error == "replace" else 0
-        yield from ((row + k) % n for k in range(1, most))
+        """Return an image, or the error where it cannot be read."""
+        pixels = self.attempt(row)
+        if isinstance(pixels, FileError):
+            return Row(None, None, (pixels,))
+        return Row(pixels, self.targets[row])
 
     def attempt(self, row: int) -> Tensor | FileError:
         """Return the pixels of an image, or why it cannot be read.
@@ -106,9 +97,7 @@ class ImageDataset:
     @property
     def served(self) -> list[int]:
         """The rows of the images that are served, in order, as far as errors are known."""
-        instead = {row: error.instead for row, error in self.log.found.items()}
-        rows = (instead.get(row, row) for row in range(len(self)))
-        return [row for row in rows if row is not None]
+        return [row for row in range(len(self)) if row not in self.log.found]
 
     @property
     def names(self) -> list[str]:
@@ -146,15 +135,8 @@ def decode_all(images: ImageDataset) -> tuple[Tensor, ImageDataset]:
     in_threads(read, n)
     if not errors:
         return pixels, images
-    images.log.add(
-        error._replace(instead=_readable(images.replacements(row), errors))
-        for row, error in errors.items()
-    )
+    images.log.add(errors.values())
     return pixels[images.served], images.pick(images.served)
-
-
-def _readable(rows: Iterator[int], errors: Collection[int]) -> int | None:
-    return next((row for row in rows if row not in errors), None)
 
 
 class ToModel:
@@ -173,7 +155,7 @@ class ToModel:
 
 
 class ImageLoader(SeededLoader):
-    """A SeededLoader for an `ImageDataset`; images that cannot be read are missing or replaced.
+    """A SeededLoader for an `ImageDataset`; images that cannot be read are missing.
 
     A batch without any readable image is None, which a Learner skips.
 

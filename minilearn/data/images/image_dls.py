@@ -51,7 +51,7 @@ def image_dls(
     mean: list[float] | None = None,
     std: list[float] | None = None,
     tfms: Callable[[Any], Any] | None = None,
-    on_error: Literal["skip", "raise", "replace"] = "skip",
+    on_error: Literal["skip", "raise"] = "skip",
     max_errors: float = 0.1,
     memory_gb: float = 2.0,
     workers: int = 0,
@@ -87,8 +87,7 @@ def image_dls(
         mean: of each channel, instead of that of the training images
         std: likewise
         tfms: transforms a training image, which is a PIL image of its original size
-        on_error: what happens to files that cannot be read: they are left out, raise an error, or
-            are replaced by the next readable image
+        on_error: what happens to files that cannot be read: they are left out, or raise an error
         max_errors: the fraction of such files in a split that is an error in any case
         memory_gb: decoded images of up to this size are kept in memory; others are read anew in
             every epoch, and so are training images with `tfms`
