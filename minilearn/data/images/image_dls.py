@@ -46,7 +46,7 @@ def image_dls(
     paths: str | None = None,
     labels: str | None = None,
     sep: str | None = None,
-    classes: list[str] | dict[str, str | int] | str | Path | None = None,
+    classes: list[str] | str | Path | None = None,
     normalize: bool = True,
     mean: list[float] | None = None,
     std: list[float] | None = None,
@@ -81,8 +81,8 @@ def image_dls(
         paths: the column of paths (or images) in a table or data set, if its name is unusual
         labels: the column of labels, likewise; "none" for images without labels
         sep: separates several labels of one image; targets are then rows of 0 and 1
-        classes: class names in the order of their numbers, or a map from names in the data to names
-            or numbers, or a .txt (a name a line) or .json file of either; others are left out
+        classes: class names in the order of their numbers, or a file with a name a line; images of
+            other classes are left out
         normalize: give images mean 0 and std 1; else they are in 0..1
         mean: of each channel, instead of that of the training images
         std: likewise

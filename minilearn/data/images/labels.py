@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import unicodedata
@@ -26,16 +25,16 @@ class Classes:
     """The classes of a data set: their names, and the number of each label.
 
     Args:
-        names: in the order of the numbers.
-        numbers: the number of each label, as the data spell it.
+        names: in the order of their numbers.
         several: whether an image may have several labels.
 
     Attributes:
-        left_out: the number of images with each label that is not in `numbers`.
+        left_out: the number of images with each label that is not in `names`.
     """
 
-    def __init__(self, names: list[str], numbers: Mapping[str, int], several: bool = False) -> None:
-        self.names, self.numbers, self.several = names, dict(numbers), several
+    def __init__(self, names: list[str], several: bool = False) -> None:
+        self.names, self.several = names, several
+        self.numbers = {name: i for i, name in enumerate(names)}
         self.left_out: Counter[str] = Counter()
 
     @classmethod
@@ -54,16 +53,16 @@ class Classes:
         labels = dict.fromkeys(text for label in found for text in as_texts(label))
         if wanted is None:
             names = [as_text(name) for name in known or ()] or sorted(labels, key=_natural)
-            return cls(names, {name: i for i, name in enumerate(names)}, several)
-        names, numbers = _wanted(wanted)
-        if labels and not labels.keys() & numbers.keys():
-            hints = (did_you_mean(name, labels, n=1) for name in numbers)
+            return cls(names, several)
+        names = _wanted(wanted)
+        if labels and not labels.keys() & set(names):
+            hints = (did_you_mean(name, labels, n=1) for name in names)
             hint = next(filter(None, hints), "")
             raise ValueError(
                 f"no label in the data is in classes=: there are {few(list(labels))}, and "
-                f"classes= has {few(list(numbers))}{hint}"
+                f"classes= has {few(names)}{hint}"
             )
-        return cls(names, numbers, several)
+        return cls(names, several)
 
     def target(self, label: Any) -> int | list[float] | None:
         """Return the number of a label, -1 for none; for several labels a row of 0 and 1.
@@ -115,24 +114,16 @@ def _natural(name: str) -> tuple[float, str, str]:
     return number, re.sub(r"\d+", lambda digits: digits[0].zfill(20), name), name
 
 
-def _wanted(wanted: Any) -> tuple[list[str], dict[str, int]]:
-    """Return the names and the number of each label from the user's list, map or file."""
+def _wanted(wanted: Any) -> list[str]:
+    """Return the names in the user's list, or in a file that has one a line."""
     if isinstance(wanted, (str, Path)):
-        text = Path(wanted).read_text(encoding="utf-8")
-        lines = (line.strip() for line in text.splitlines())
-        wanted = json.loads(text) if Path(wanted).suffix == ".json" else list(filter(None, lines))
-    if not isinstance(wanted, Mapping):
-        wanted = {name: name for name in wanted}
-    if not wanted:
+        lines = Path(wanted).read_text(encoding="utf-8").splitlines()
+        wanted = filter(None, map(str.strip, lines))
+    if isinstance(wanted, Mapping):
+        raise ValueError("classes= is a list of names; rename labels by a function in labels=")
+    if not (names := list(dict.fromkeys(map(as_text, wanted)))):
         raise ValueError("classes= is empty; leave it out to use all labels in the data")
-    if all(isinstance(number, int) for number in wanted.values()):
-        if min(wanted.values()) < 0:
-            raise ValueError(f"classes= has numbers of 0 and more, got {wanted}")
-        first = {number: as_text(label) for label, number in reversed(list(wanted.items()))}
-        names = [first.get(i, str(i)) for i in range(max(first) + 1)]
-        return names, {as_text(label): int(number) for label, number in wanted.items()}
-    names = list(dict.fromkeys(map(as_text, wanted.values())))
-    return names, {as_text(label): names.index(as_text(name)) for label, name in wanted.items()}
+    return names
 
 
 def numbered(
