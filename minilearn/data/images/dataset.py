@@ -10,7 +10,7 @@ from torch import Tensor
 
 from minilearn.base.batch import to_device
 
-from ..decode import as_mode, in_threads, open_image
+from ..decode import as_mode, decode_jpeg, in_threads, open_image
 from ..pipeline import Pipeline
 from ..seeded import SeededLoader
 from .errors import ErrorLog, FileError, file_error, report
@@ -30,8 +30,9 @@ class Reader:
 
     Args:
         pipeline: gives size and channels.
-        tfms: transforms the image first, a PIL image of its own size; returns one, or its pixels
-            as uint8 or as floats of 0..1, shape (C, H, W).
+        tfms: transforms the image first, a PIL image of its own size, or its pixels where the
+            decoder is "torchvision"; returns an image, or pixels as uint8 or as floats of 0..1,
+            shape (C, H, W).
     """
 
     def __init__(self, pipeline: Pipeline, tfms: Callable[[Any], Any] | None = None) -> None:
@@ -46,7 +47,11 @@ class Reader:
         if self.tfms is None:
             return self.pipeline.pixels(source)
         shape = self.pipeline.shape
-        changed = self.tfms(as_mode(open_image(source), shape[0]))
+        if self.pipeline.decoder == "torchvision":
+            image: Any = decode_jpeg(source, shape[0])
+        else:
+            image = as_mode(open_image(source), shape[0])
+        changed = self.tfms(image)
         if not (isinstance(changed, Tensor) and changed.is_floating_point()):
             return self.pipeline.pixels(changed)
         if changed.shape != shape or changed.min() < 0 or changed.max() > 1:

@@ -104,7 +104,7 @@ class LoaderBuilder:
     def from_streams(
         self, parts: Mapping[str, ImageStream], classes: Any, normalize: bool
     ) -> DataLoaders:
-        """Build loaders of streams by role; the first 1,000 images serve as the sample."""
+        """Build loaders of streams by role; the first 256 images serve as the sample."""
         first = next(iter(parts.values()))
         values, labels = zip(*islice(first, MANY), strict=True)
         names = [f"row {i}" for i in range(len(values))]
