@@ -58,7 +58,8 @@ def open_image(source: Any, scale_of: Callable[[int, int], float] | None = None)
     with Image.open(source if hasattr(source, "read") else Path(source)) as opened:
         if scale_of is not None and opened.format in JPEG:
             scale = scale_of(*upright_size(opened))
-            opened.draft(None, tuple(math.ceil(n * scale) for n in opened.size))
+            width, height = opened.size
+            opened.draft(None, (math.ceil(width * scale), math.ceil(height * scale)))
         opened.load()
     ImageOps.exif_transpose(opened, in_place=True)
     return opened

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.data import default_collate
 
 from minilearn.base.batch import to_device
 
@@ -169,6 +171,7 @@ class ImageLoader(SeededLoader):
         batch_size: images in a batch.
         shuffle: as in SeededLoader.
         to_model: turns pixels into the model's input.
+        collate_fn: see `image_dls`.
         kwargs: all others of SeededLoader.
 
     Raises:
@@ -182,33 +185,37 @@ class ImageLoader(SeededLoader):
         shuffle: bool = False,
         *,
         to_model: ToModel,
+        collate_fn: Callable[[list], Any] | None = None,
         **kwargs: Any,
     ) -> None:
         self.to_model, self.log = to_model, images.log
-        super().__init__(images, batch_size, shuffle, collate_fn=collate, **kwargs)
+        kwargs["collate_fn"] = partial(collate, join=collate_fn or default_collate)
+        super().__init__(images, batch_size, shuffle, **kwargs)
 
     def batches(self, start: int = 0, cut: Callable = iter) -> Iterator[Any]:
         """Start the next epoch at batch number `start`; see SeededLoader."""
         return finish_batches(super().batches(start, cut), self.to_model, self.log)
 
 
-def collate(rows: Sequence[Row]) -> tuple[Tensor | None, Tensor | None, list[FileError]]:
-    """Collate rows: pixels (B, C, H, W), targets (B, ...), and all errors."""
+def collate(
+    rows: Sequence[Row], join: Callable[[list], Any] = default_collate
+) -> tuple[Any, list[FileError], int]:
+    """Collate rows: a batch of the readable images, None without any; all errors; the images."""
     errors = [error for row in rows for error in row.errors]
-    pixels = [row.pixels for row in rows if row.pixels is not None]
-    targets = [row.target for row in rows if row.target is not None]
-    if not pixels:
-        return None, None, errors
-    return torch.stack(pixels), torch.stack(targets), errors
+    items = [(row.pixels, row.target) for row in rows if row.pixels is not None]
+    return join(items) if items else None, errors, len(items)
 
 
 def finish_batches(batches: Iterable[Any], to_model: ToModel, log: ErrorLog) -> Iterator[Any]:
     """Yield batches ready for the model; log their errors, and report them once at the end."""
     log.read = 0
     try:
-        for pixels, targets, errors in batches:
-            log.read += len(errors) + (0 if pixels is None else len(pixels))
+        for batch, errors, n in batches:
+            log.read += len(errors) + n
             log.add(errors)
-            yield None if pixels is None else (to_model(pixels), to_model.moved(targets))
+            if batch is not None:
+                pixels, *rest = batch
+                batch = to_model(pixels), *to_device(rest, to_model.device)
+            yield batch
     finally:
         report(log)

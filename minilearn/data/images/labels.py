@@ -7,7 +7,7 @@ import re
 import unicodedata
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -175,30 +175,73 @@ def check_labelled(items: Items, role: str) -> None:
         )
 
 
-def split_validation(items: Items, fraction: float, seed: int) -> tuple[list[int], list[int]]:
-    """Choose the rows for training and for validation, with the same fraction of each class.
+def split_validation(
+    items: Items, valid: Any, seed: int, groups: Sequence[Any] | None = None
+) -> tuple[list[int], list[int]]:
+    """Choose the rows for training and for validation.
+
+    Args:
+        items: the images.
+        valid: the user's choice, see `image_dls`. A fraction takes the same part of each class.
+        seed: draws the rows of a fraction.
+        groups: for each image its group; a fraction then takes whole groups.
 
     Raises:
-        ValueError: `fraction` is out of range, or one side would be empty.
+        ValueError: `valid` is out of range or names no image, or one side would be empty.
     """
-    if not 0 <= fraction < 1:
+    if callable(valid):
+        chosen = {row for row, name in enumerate(items.names) if valid(name)}
+    elif not isinstance(valid, (int, float)):
+        chosen = _listed(items, valid)
+    elif not 0 <= valid < 1:
+        raise ValueError(f"valid is a fraction of the training images, 0 to below 1, got {valid}")
+    elif groups is not None:
+        chosen = _whole_groups(groups, valid, seed)
+    else:
+        chosen = _of_each_class(items, valid, seed)
+    if valid and not 0 < len(chosen) < len(items):
+        what = valid if isinstance(valid, float) else "…"
+        side = "validate" if not chosen else "train"
         raise ValueError(
-            f"valid is a fraction of the training images, 0 to below 1, got {fraction}"
+            f"valid={what} of {len(items):,} images leaves none to {side} on; add images or change "
+            "valid; valid=0 does without"
         )
-    groups: dict[str, list[int]] = {}
+    return [row for row in range(len(items)) if row not in chosen], sorted(chosen)
+
+
+def _listed(items: Items, wanted: Iterable[Any]) -> set[int]:
+    """Return the rows of a list of names or rows."""
+    row_of = {name: row for row, name in enumerate(items.names)}
+    row_of |= {row: row for row in row_of.values()}
+    wanted = [one if isinstance(one, int) else str(one) for one in wanted]
+    if unknown := [one for one in wanted if one not in row_of]:
+        near = did_you_mean(str(unknown[0]), items.names, n=1)
+        raise ValueError(f"valid= lists what is no training image: {few(unknown)}{near}")
+    return {row_of[one] for one in wanted}
+
+
+def _whole_groups(groups: Sequence[Any], fraction: float, seed: int) -> set[int]:
+    """Return the rows of random groups, of as many images as comes near the fraction."""
+    rows_of: dict[Any, list[int]] = {}
+    for row, group in enumerate(groups):
+        rows_of.setdefault(group, []).append(row)
+    in_order, chosen = list(rows_of.values()), set()
+    for i in torch.randperm(len(in_order), generator=torch.Generator().manual_seed(seed)).tolist():
+        if len(chosen) + len(in_order[i]) / 2 <= fraction * len(groups):
+            chosen |= set(in_order[i])
+    return chosen
+
+
+def _of_each_class(items: Items, fraction: float, seed: int) -> set[int]:
+    by_label: dict[str, list[int]] = {}
     for row, label in enumerate(items.labels):
-        groups.setdefault(str(as_texts(label)), []).append(row)
+        by_label.setdefault(str(as_texts(label)), []).append(row)
     generator = torch.Generator().manual_seed(seed)
     chosen, due = set(), 0.0
-    for rows in groups.values():
+    for rows in by_label.values():
         due += len(rows) * fraction  # what rounding leaves in one class is taken from the next
         n = min(int(due + 1e-9), len(rows) - 1)
         due -= n
         order = torch.randperm(len(rows), generator=generator)[:n].tolist()
         chosen |= {rows[i] for i in order}
-    if fraction and not chosen:
-        raise ValueError(
-            f"valid={fraction} of {len(items):,} images leaves none to validate on; add images or "
-            "raise valid; valid=0 does without"
-        )
-    return [row for row in range(len(items)) if row not in chosen], sorted(chosen)
+    return chosen
