@@ -32,6 +32,18 @@ def test_code_in_readme_runs(number, tmp_path):
     )
     assert out.returncode == 0, out.stderr
     assert out.stdout
+    if "image_dls" in BLOCKS[number]:
+        check_the_folder_trains(float(out.stdout.split()[-1]), tmp_path)
+
+
+def check_the_folder_trains(accuracy, folder):
+    """The example learned, and so does the command on its folder."""
+    assert accuracy > 0.7
+    command = re.search(r"^minilearn (train images/ [^#\n]*)", README, re.M)[1].split()
+    words = [sys.executable, "-m", "minilearn", *command, "--out", "run"]
+    subprocess.run(words, cwd=folder, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True)
+    header, *rows = (folder / "run/history.csv").read_text().splitlines()
+    assert float(rows[-1].split(",")[header.split(",").index("accuracy")]) > 0.7
 
 
 def test_the_names_in_the_table_exist():

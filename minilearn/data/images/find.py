@@ -81,7 +81,8 @@ def _from_path(path: Path, columns: Columns) -> dict[str, Any]:
             return from_table(path / f"metadata{suffix}", columns)
     if isinstance(columns.labels, str) and "(" in columns.labels:
         columns = replace(columns, labels=_from_file_name(columns.labels))
-    named = (columns.paths, columns.sep, columns.labels, columns.groups)
+    named = [columns.paths, columns.labels, columns.groups]
+    named += [] if callable(columns.labels) else [columns.sep]
     if any(isinstance(name, str) for name in named):
         raise ValueError(
             "paths=, labels=, groups= and sep= are for tables and data sets, and "

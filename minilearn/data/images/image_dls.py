@@ -152,8 +152,10 @@ def image_dls(
         collate_fn=collate_fn,
     )
     found = find_images(source, Columns(paths, labels, sep, groups), streaming)
-    chosen = {} if isinstance(valid, (int, float)) else {"valid": None}
-    roles = roles_of(found, chosen | (splits or {}))
+    by_user = not isinstance(valid, (int, float))
+    if by_user and not callable(valid):
+        valid = [one if isinstance(one, str) else whole("valid", one, least=0) for one in valid]
+    roles = roles_of(found, ({"valid": None} if by_user else {}) | (splits or {}))
     unused = [name for name in found if name not in roles.values()]
     if unused and splits is None:
         warnings.warn(f"splits that are not used: {unused}; splits= names others", stacklevel=2)
@@ -168,7 +170,7 @@ def image_dls(
             by = [*map(groups, train.names)] if callable(groups) else train.groups
             rows = split_validation(train, valid, seed, by)
             parts |= dict(zip(("train", "valid"), map(train.pick, rows), strict=True))
-            part = f"{len(rows[1]):,} images" if chosen else f"{valid:.0%}"
+            part = f"{len(rows[1]):,} images" if by_user else f"{valid:.0%}"
             roles["valid"] = f"{part} of {roles['train']}"
         dls = builder.from_items(parts, classes, normalize, memory_gb * 1e9)
     dls.splits = roles

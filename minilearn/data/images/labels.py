@@ -7,7 +7,7 @@ import re
 import unicodedata
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -209,11 +209,10 @@ def split_validation(
     return [row for row in range(len(items)) if row not in chosen], sorted(chosen)
 
 
-def _listed(items: Items, wanted: Iterable[Any]) -> set[int]:
+def _listed(items: Items, wanted: Sequence[Any]) -> set[int]:
     """Return the rows of a list of names or rows."""
     row_of = {name: row for row, name in enumerate(items.names)}
     row_of |= {row: row for row in row_of.values()}
-    wanted = [one if isinstance(one, int) else str(one) for one in wanted]
     if unknown := [one for one in wanted if one not in row_of]:
         near = did_you_mean(str(unknown[0]), items.names, n=1)
         raise ValueError(f"valid= lists what is no training image: {few(unknown)}{near}")
