@@ -44,8 +44,9 @@ class Pipeline:
             shorter side is resized to size / crop_pct and the centre is cut out. None for 1, cut
             and resized in one step.
         decoder: "pil"; "draft" decodes a JPEG that is much larger than `size` at a fraction of its
-            size, which is faster and changes pixels by less than a level on average; "torchvision"
-            decodes training images into tensors for `tfms` of `image_dls`, and else is "pil".
+            size, which is faster and changes pixels by one or two of 255 levels on average;
+            "torchvision" decodes training images into tensors for `tfms` of `image_dls`, and else
+            is "pil".
 
     Raises:
         ValueError: a value is unknown or out of range, or mean is given without std.

@@ -84,8 +84,8 @@ def image_dls(
         interpolation: how pixels are computed when an image is resized; by default bilinear
         crop_pct: with resize "crop", the fraction of the shorter side that is kept; by default 1
         decoder: "draft" decodes a JPEG that is much larger than `size` at 1/2, 1/4 or 1/8 of its
-            size: up to three times as fast, and pixels differ by less than one of 255 levels on
-            average. "torchvision" gives `tfms` tensors instead of PIL images
+            size: up to 2.5 times as fast, and pixels differ by one or two of 255 levels on average.
+            "torchvision" gives `tfms` tensors instead of PIL images
         valid: the fraction of the training images for validation, where no split is for that; a
             labelled split "test" is, where there is no other. Or which images they are: a function
             of the path, or a list of paths or row numbers
