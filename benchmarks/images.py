@@ -163,10 +163,11 @@ def main(n: int = 256, rounds: int = 2) -> None:
                     what = f"{name} {'crop' if crop else 'resize'}, {workers} workers, ms an image"
                     times = [
                         {k: cpu_ms(make, Path(folder), crop, workers, count) for k, make in turn}
-                        for turn in [list(makers.items()), list(makers.items())[::-1]] * (rounds + 1)
+                        for turn in [list(makers.items()), list(makers.items())[::-1]]
+                        * (rounds + 1)
                     ]
                     # the first pair pays for imports
-    found = {k: statistics.median(row[k] for row in times[2:]) for k in makers}
+                    found = {k: statistics.median(row[k] for row in times[2:]) for k in makers}
                     report(what, **found)
 
 
