@@ -360,7 +360,14 @@ def describe_program(learn: Loop) -> dict[str, Any]:
         "schedules": ", ".join(names[True]) or "none",
         "batches for an update": learn.plan.batches_per_step,
         "loss": name_of(learn.loss_func),
+        **describe_images(learn),
     }
+
+
+def describe_images(learn: Loop) -> dict[str, Any]:
+    """Return how images are read, where the loaders have a pipeline."""
+    pipeline = getattr(learn.dls, "pipeline", None)
+    return {} if pipeline is None else {f"image {k}": v for k, v in pipeline.reading.items()}
 
 
 def describe_loaders(learn: Loop) -> dict[str, dict[str, Any]]:

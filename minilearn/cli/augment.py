@@ -83,9 +83,10 @@ class ImageTransform:
         self.rest = v2.Compose(transforms) if transforms else None
 
     def __call__(self, image: Any) -> Any:
-        """Return a transformed image."""
+        """Return a transformed image: a PIL image, or a tensor (C, H, W)."""
         if self.crop is not None:
-            image = self.crop(self.size or image.size[::-1])(image)  # PIL: (W, H)
+            shape = image.shape[1:] if hasattr(image, "shape") else image.size[::-1]  # PIL: (W, H)
+            image = self.crop(self.size or tuple(shape))(image)
         return image if self.rest is None else self.rest(image)
 
 

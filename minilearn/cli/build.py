@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from minilearn.data.images.image_dls import image_dls
 from minilearn.nn.registry import create_model, from_plain, model_maker, named_object
-from minilearn.nn.timm_models import TIMM
+from minilearn.nn.timm_models import HUB, TIMM, data_config
 
 from .augment import Aug, batch_augmentation, image_transform
 from .values import (
@@ -84,16 +84,19 @@ def build_dls(
     return minilearn.DataLoaders.from_dd(sample, bs, normalize=normalize, seed=seed, **shared)
 
 
-def timm_normalization(model: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mean and std that a model of timm was trained with, unless the user gave some."""
-    if not str(model).startswith(TIMM) or values.get("mean") is not None:
-        return {}
-    if not values.get("normalize", True):
-        return {}
-    from minilearn.nn.timm_models import normalisation
+def timm_options(model: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how images were prepared for a model of timm, as far as the user does not say it.
 
+    These are mean and std and, where images are resized, interpolation and crop_pct.
+    """
+    name = str(model).removeprefix(TIMM)
+    if not str(model).startswith((TIMM, HUB)):
+        return {}
     is_grey = values.get("data") is None and values.get("channels") is None
-    return normalisation(model.removeprefix(TIMM), 1 if is_grey else values.get("channels") or 3)
+    config = data_config(name, 1 if is_grey else values.get("channels") or 3)
+    wanted = ["mean", "std"] if values.get("normalize", True) else []
+    wanted += ["interpolation", "crop_pct"] if values.get("size") else []
+    return {key: config[key] for key in wanted if key in config and values.get(key) is None}
 
 
 # ---- model ----
@@ -108,7 +111,7 @@ def check_model(
     for name, value in arguments_for(maker, model_args, "model_args", model).items():
         with blamed(f"model_args.{name}"):
             from_plain(value)
-    if pretrained and not model.startswith(TIMM):
+    if pretrained and not model.startswith((TIMM, HUB)):
         raise BadInput(f"--pretrained: only models of timm have such weights, {model} has none")
 
 
@@ -123,7 +126,7 @@ def build_model(
 
     Args:
         dls: the loaders.
-        model: cnn or resnet (ours), timm/NAME (timm is installed with torchvision), or
+        model: cnn or resnet (ours), timm/NAME or hf-hub:NAME (of timm, if it is installed), or
             package.module:function, which returns a model
         pretrained: start from the weights of timm's model, which are downloaded once
         model_args: further arguments of the network: --model_args.nfs '[8, 16]'

@@ -18,7 +18,7 @@ from .build import (
     build_model,
     check_learner,
     check_model,
-    timm_normalization,
+    timm_options,
 )
 from .parser import INTERRUPTED, Options, about
 from .run_folder import (
@@ -244,7 +244,7 @@ class Training:
         from minilearn import set_seed
 
         set_seed(self.values["seed"])
-        dls = self.build_dls(**timm_normalization(self.values.get("model"), self.values))
+        dls = self.build_dls(**timm_options(self.values.get("model"), self.values))
         net = self.options.call(self.builders[1], dls, values=self.values)
         return self.options.call(self.builders[2], dls, net, values=self.values)
 

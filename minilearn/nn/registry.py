@@ -16,7 +16,7 @@ from torch import nn
 from minilearn.base.text import did_you_mean
 
 from . import timm_models
-from .timm_models import TIMM
+from .timm_models import HUB, TIMM
 
 F = TypeVar("F", bound=Callable[..., nn.Module])
 
@@ -69,7 +69,8 @@ def create_model(name: str, **arguments: Any) -> nn.Module:
     Args:
         name: of a registered function; "timm/NAME" for a model of timm, where that is installed
             (`num_classes` replaces its head, `in_chans` its first layer, `pretrained=True` asks for
-            its weights); or "package.module:function", any callable that returns a model.
+            its weights); "hf-hub:OWNER/NAME" for one on the Hugging Face hub, which timm loads; or
+            "package.module:function", any callable that returns a model.
         arguments: those of the function.
 
     Raises:
@@ -78,7 +79,7 @@ def create_model(name: str, **arguments: Any) -> nn.Module:
         ImportError: the package that is named is not installed.
     """
     arguments = {key: from_plain(value) for key, value in arguments.items()}
-    if name.startswith(TIMM):
+    if name.startswith((TIMM, HUB)):
         return timm_models.create(name.removeprefix(TIMM), arguments)
     return model_maker(name)(**arguments)
 
@@ -103,7 +104,7 @@ def model_maker(name: str) -> Callable[..., Any]:
         ValueError: there is no such name; near ones are suggested.
         ImportError: the package that is named is not installed.
     """
-    if name.startswith(TIMM):
+    if name.startswith((TIMM, HUB)):
         return timm_models.entry(name.removeprefix(TIMM))
     if ":" in name:
         return named_object(name)

@@ -21,7 +21,7 @@ from minilearn.cli import build
 from minilearn.cli import predict as using
 from minilearn.cli import run_folder as folder
 from minilearn.cli.augment import Aug
-from minilearn.cli.build import build_dls, build_learner, build_model, timm_normalization
+from minilearn.cli.build import build_dls, build_learner, build_model, timm_options
 
 training = sys.modules["minilearn.cli.train"]  # the package has a function of that name
 
@@ -385,7 +385,7 @@ def test_options_of_images_reach_the_sample(few):
 
 
 def test_ours_keep_the_normalisation_of_the_data():
-    assert timm_normalization("cnn", {}) == {} and timm_normalization(None, {}) == {}
+    assert timm_options("cnn", {}) == {} and timm_options(None, {}) == {}
 
 
 def test_several_processes_need_a_folder_in_common(monkeypatch, capsys):
