@@ -97,7 +97,8 @@ def check_loss(loss_func: Any) -> None:
 
 def check_epochs(n_epochs: Any) -> None:
     """Check that `n_epochs` is no data, as in `fit(x, y)`; `Plan` checks the number."""
-    if hasattr(n_epochs, "__iter__") or is_dataset(n_epochs):
+    is_data = hasattr(n_epochs, "__iter__") and getattr(n_epochs, "ndim", 1)
+    if (is_data and not isinstance(n_epochs, str)) or is_dataset(n_epochs):
         raise TypeError(
             f"n_epochs is {shown(n_epochs)}: write the data into the Learner, as dls=(train_dl, "
             "valid_dl) or DataLoaders.from_arrays(x, y, bs=64), and a number here"

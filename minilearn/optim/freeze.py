@@ -7,6 +7,7 @@ from typing import Any, Unpack
 from torch import nn
 from torch.nn import Parameter
 
+from ..base.arguments import check_lr
 from ..base.foreign_names import known_keywords
 from ..base.modes import has_buffers, hold_frozen
 from ..base.text import did_you_mean, few
@@ -118,6 +119,7 @@ def fine_tune(
 
     Source: fastai, `Learner.fine_tune`.
     """
+    check_lr(base_lr)
     cbs, resume = as_callbacks(cbs), kwargs.pop("resume", None)
     resumed = self._resume_cbs(resume, cbs) if resume not in (None, False) else []
     in_second = any(cb.state.get("stage") == "fine_tune, 2" for cb in resumed)

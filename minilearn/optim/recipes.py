@@ -85,5 +85,5 @@ def fit_flat_cos(
 def _fit_with(
     learn: Loop, sched: Factory, n_epochs: int | None, lr: Any, cbs: Any, kwargs: FitOptions
 ) -> None:
-    top = max(lr) if isinstance(lr, Sequence) else lr
+    top = max(lr) if isinstance(lr, (list, tuple)) else lr
     learn.fit(n_epochs, lr=top, cbs=[*as_callbacks(cbs), BatchSchedCB(sched)], **kwargs)
