@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn, optim
 
-from .base.batch import compare
+from .base.batch import DEFAULT_LOSS, check_default_loss, compare
 from .base.lazy import LazyMethods
 from .core.callback import as_callbacks
 from .core.dispatch import action, default_actions
@@ -234,6 +234,8 @@ class TrainLearner(Learner):
 
     def get_loss(self) -> None:
         """Compare the predictions with the rest of the batch."""
+        if self.loss_func is DEFAULT_LOSS and not self.iter:
+            check_default_loss(self.preds, self.batch[1:])
         self.loss = compare(self.loss_func, self.preds, self.batch[1:])
 
     def backward(self) -> None:

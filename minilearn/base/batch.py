@@ -282,7 +282,7 @@ DEFAULT_LOSS = DefaultLoss(F.mse_loss)
 
 
 def check_default_loss(preds: Any, targets: Sequence[Any]) -> None:
-    """See that the loss that nobody gave fits the data.
+    """See that the loss that nobody gave fits a batch.
 
     Raises:
         ValueError: targets are integers, or differ in shape; names the loss that they suggest.
@@ -311,8 +311,6 @@ def check_default_loss(preds: Any, targets: Sequence[Any]) -> None:
 
 def compare(loss_func: Callable[..., Any], preds: Any, targets: Sequence[Any]) -> Any:
     """Return the loss of `preds`; targets that know how they are compared, mixed ones, do it."""
-    if loss_func is DEFAULT_LOSS:
-        check_default_loss(preds, targets)
     if len(targets) > 1 and targets[1] is not None:
         check_targets(loss_func, targets)
     if len(targets) and type(targets[0]) is not Tensor and hasattr(targets[0], "compare"):
