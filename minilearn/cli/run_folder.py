@@ -153,7 +153,7 @@ def plot_losses(history: History, path: Path, title: str) -> None:
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     ax: Any = figure.subplots()
-    epochs = [row["epoch"] + 1 for row in history]
+    epochs = [row["epoch"] for row in history]
     for name in ("train_loss", "valid_loss"):
         if name in history.columns:
             ax.plot(epochs, history[name], marker="o", label=name.replace("_", " "))

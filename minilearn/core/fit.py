@@ -71,6 +71,7 @@ class Fitting(Dispatch):
             raise ValueError("n_steps counts updates, and train=False makes none; give n_epochs")
         plan.train_dl = pick_loader(self.dls, True)
         plan.n_batches = n_batches(plan.train_dl) if train else None
+        plan.frozen, plan.lr_seen = self.plan.frozen, self.plan.lr_seen
         self.plan, plan.lr = plan, lr
         if not self.depth:  # a nested run does not change what is known of the last fit
             self.interrupts.stopped = False
@@ -91,7 +92,7 @@ class Fitting(Dispatch):
         return valid
 
     def _make_opt(self, lr: float | slice | None, reset_opt: bool) -> None:
-        changed, self._lr_seen = self.lr != self._lr_seen, self.lr
+        changed, self.plan.lr_seen = self.lr != self.plan.lr_seen, self.lr
         if self.opt is not None and (self.opt_func is None or not reset_opt):
             if lr is None and changed:  # `learn.lr` was set since it had its last effect
                 lr = self.lr
@@ -124,7 +125,7 @@ class Fitting(Dispatch):
 
     def adds_usual(self, train: bool = True) -> bool:
         """Return whether a fit adds the usual callbacks: none are listed, and an action is open."""
-        if not self.none_listed:
+        if not self._none_listed:
             return False
         try:
             return not find_owners(self).keys() >= {*(ACTIONS if train else ACTIONS[:2])}
@@ -148,7 +149,7 @@ class Fitting(Dispatch):
             added += companions
             self.cbs.extend(companions)
             if usual := not self.depth and self.adds_usual(train):
-                self.cbs[:], self.none_listed = self.cbs_of_fit(train), False
+                self.cbs[:], self._none_listed = self.cbs_of_fit(train), False
             yield
         finally:
             self.cbs[:] = [cb for cb in self.cbs if not any(cb is other for other in added)]
