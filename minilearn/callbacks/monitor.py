@@ -162,7 +162,7 @@ class Monitor:
 
 def _has_parts(loss_func: Any) -> bool:
     """Return whether a loss may be a dict of named parts; those of torch never are."""
-    module = getattr(loss_func, "__module__", None) or ""
+    module = getattr(getattr(loss_func, "func", loss_func), "__module__", None) or ""
     return not module.startswith("torch.")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..base.batch import compare, describe
+from ..base.batch import DEFAULT_LOSS, check_default_loss, compare, describe
 from ..core.callback import Callback, attribute
 from ..core.dispatch import default_actions
 from ..core.events import CancelFitException, Order
@@ -73,17 +73,20 @@ class TrainCB(Callback):
 
     def get_loss(self, learn: Loop) -> None:
         """Compute the loss; without a loss function take the model's own."""
-        if learn.loss_func is None:
+        loss_func = learn.loss_func
+        if loss_func is None:
             learn.preds, loss = own_loss(learn.preds)
         else:
             targets = self.split(learn.batch)[2]
             if self.targets and not len(targets) and isinstance(learn.batch, Mapping):
                 raise KeyError(self._lacks(self.targets[0], learn.batch))
+            if loss_func is DEFAULT_LOSS and not getattr(learn, "iter", 0):
+                check_default_loss(learn.preds, targets)
             weight = self.weight_of(learn.batch)
             if weight is None:
-                loss = compare(learn.loss_func, learn.preds, targets)
+                loss = compare(loss_func, learn.preds, targets)
             else:
-                loss = weighted_loss(learn.loss_func, learn.preds, targets, weight)
+                loss = weighted_loss(loss_func, learn.preds, targets, weight)
         if not isinstance(loss, Tensor) and isinstance(loss, Mapping):
             learn.loss_parts = dict(loss)
             loss = loss["loss"] if "loss" in loss else sum(loss.values())

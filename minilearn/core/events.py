@@ -5,6 +5,7 @@ from enum import IntEnum
 from functools import wraps
 from typing import Any, Literal, TypeVar, get_args
 
+from ..base.foreign_names import HOOKS_HERE, hint
 from ..base.text import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -86,10 +87,17 @@ def check_event(name: str, where: str = "") -> None:
     """
     if name in EVENTS:
         return
-    hint = did_you_mean(name, EVENTS, n=1, cutoff=0.8)
     level = name.partition("_")[2] or name
     own = f"(a level of your own needs register_level({level!r}) first)"
-    raise TypeError(f"{where}{name} is not an event{hint} {own}")
+    near = hint(name, EVENTS, n=1, cutoff=0.8)
+    raise TypeError(f"{where}{name} is not an event{near} {own}")
+
+
+def is_meant_as_event(name: str) -> bool:
+    """Return whether a method's name is an event's, nearly one, or one of another framework."""
+    if name.startswith((*PREFIXES, "_")) or name in ACTIONS:
+        return name.startswith(PREFIXES)
+    return name in HOOKS_HERE or bool(did_you_mean(name, EVENTS, n=1, cutoff=0.9))
 
 
 class with_cbs:

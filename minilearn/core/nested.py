@@ -43,7 +43,7 @@ def participants(learn: Loop) -> list[Any]:
     """
     handler = learn.handling
     busy = [cb for cb in learn.cbs if handler is not None and _handles(cb, handler)]
-    return [cb for cb in learn.cbs if takes_part(cb) and not any(cb is b for b in busy)]
+    return [cb for cb in learn.cbs_of_fit() if takes_part(cb) and not any(cb is b for b in busy)]
 
 
 def _handles(cb: Any, handler: Any) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from ..base.foreign_names import ForeignNames
 from .history import History
 from .interrupt import Interrupts
 from .plan import Plan
@@ -22,7 +23,7 @@ class Nesting(NamedTuple):
     scratch: Path | None = None  # in a dry run: the folder that writers use in place of their own
 
 
-class LoopState:
+class LoopState(ForeignNames):
     """The attributes of a Learner."""
 
     # given
@@ -61,6 +62,7 @@ class LoopState:
     _set_lr: Callable[..., None]
     _check_opt: Callable[..., None]
     _resume_cbs: Callable[..., list[Any]]
+    _usual_cbs: Callable[..., list[Any]]
     fit_one_cycle: Callable[..., None]
     freeze: Callable[..., None]
     freeze_to: Callable[..., None]
