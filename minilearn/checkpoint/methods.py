@@ -16,8 +16,9 @@ from ..distributed.barrier import connected
 from ..distributed.ddp import is_sharded
 from .callback import CheckpointCB
 from .files import find, find_existing, read, write
-from .fit_state import Resume, capture, completed, load_lasting, warn_of
+from .fit_state import Resume, capture, completed, load_lasting
 from .process_state import for_process
+from .program import warn_of
 from .sharded import save_shards
 
 
