@@ -40,6 +40,7 @@ def changes_training(cb: Any) -> bool:
 
 
 def is_schedule(cb: Any) -> bool:
+    """Return whether a callback moves options of the optimizer, or averages weights."""
     return Order.SCHEDULE <= order_of(cb) < Order.DEFAULT
 
 
@@ -80,6 +81,7 @@ def describe_loaders(learn: Loop) -> dict[str, dict[str, Any]]:
 
 
 def loaders_of(learn: Loop) -> Iterator[tuple[str, Any]]:
+    """Yield the name of each loader, and the loader."""
     for name, training in (("train", True), ("valid", False)):
         if (dl := pick_loader(learn.dls, training)) is not None:
             yield name, dl
