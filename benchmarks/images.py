@@ -2,7 +2,8 @@
 
     python benchmarks/images.py [images [pairs of rounds]]
 
-Two sizes of files; resized to 224, or cropped at random; 0 to 2 workers. The others are
+Give a multiple of 128 images, as timm drops a last batch that is not full. Two sizes of files;
+resized to 224, or cropped at random; 0 to 2 workers. The others are
 torchvision's ImageFolder and timm's loader where they are installed, else a loader of PIL by hand.
 They decode, resize and make batches of float tensors; the time of worker processes counts.
 """
