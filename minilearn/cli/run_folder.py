@@ -65,6 +65,24 @@ def run_folder(out: Any, resume: bool | str) -> Path:
     return max(runs, key=lambda run: (run / CONFIG).stat().st_mtime)
 
 
+def checkpoints_of(folder: Path, resume: bool | str) -> Path:
+    """Return the checkpoint from which a run goes on, or the folder of its checkpoints."""
+    is_file = isinstance(resume, str) and Path(resume).is_file()
+    return Path(str(resume)) if is_file else folder / CHECKPOINTS
+
+
+def is_over(checkpoints: Path, config: Mapping[str, Any]) -> bool:
+    """Return whether a run has come to the end that its configuration names."""
+    from minilearn.checkpoint.files import find
+
+    if (found := find(checkpoints)) is None:
+        return False
+    state, steps = found[1], config.get("steps")
+    if steps or config.get("valid_every"):  # which may cut an epoch
+        return bool(steps) and state["steps"] >= steps
+    return state["place"] == "round" and state["epoch"] + 1 >= config["epochs"]
+
+
 def new_folder() -> Path:
     """Make a folder in `runs` that is named after the time."""
     stem, number = RUNS / time.strftime("%Y-%m-%d_%H-%M-%S"), 1
@@ -86,11 +104,9 @@ def is_first() -> bool:
 def run_callbacks(
     folder: Path, log: Sequence[str], every: int, keep: int, config: Mapping[str, Any]
 ) -> list[Any]:
-    """Write the configuration, and return the callbacks that record the run."""
+    """Return the callbacks that record the run."""
     import minilearn as ml
 
-    if is_first():
-        (folder / CONFIG).write_text(yaml_text(config), encoding="utf-8")
     makers = {
         "tensorboard": lambda: ml.TensorBoardCB(folder / "tensorboard", every),
         "csv": lambda: ml.CSVLoggerCB(folder / "log.csv", every),
@@ -101,6 +117,15 @@ def run_callbacks(
     loggers = [makers[name]() for name in dict.fromkeys(log)]
     checkpoints = ml.CheckpointCB(folder / CHECKPOINTS, keep=keep, signals=SIGNALS)
     return [ml.RunCB(folder, config=config), checkpoints, *loggers]
+
+
+def write_config(folder: Path, config: Mapping[str, Any]) -> None:
+    """Write the configuration of a run into its folder."""
+    from minilearn.checkpoint.files import replaced
+
+    if is_first():
+        with replaced(folder / CONFIG) as file:
+            file.write(yaml_text(dict(config)).encode())
 
 
 def _mlflow_store(folder: Path) -> str | None:

@@ -27,9 +27,12 @@ from .run_folder import (
     LoggerName,
     begin,
     check_folder,
+    checkpoints_of,
     is_first,
+    is_over,
     run_callbacks,
     run_folder,
+    write_config,
     write_results,
 )
 from .values import (
@@ -47,8 +50,7 @@ if TYPE_CHECKING:
 
 BUILDERS = {"build_dls": "data", "build_model": "network", "build_learner": "learner"}
 OURS = "minilearn.cli:"
-GO_ON = "For more, give the new total and a constant rate: --epochs N --sched none --lr 1e-4"
-Configs = Sequence[tuple[str, Mapping[str, Any]]]
+GO_ON = "For more, give the new total and the rate for it: --epochs N --lr 1e-4"
 
 
 @dataclass(frozen=True)
@@ -94,10 +96,13 @@ def fit(
     resume: Path | None,
     /,
     epochs: PositiveInt = 5,
+    steps: PositiveInt | None = None,
+    valid_every: PositiveInt | None = None,
     lr: PositiveFloat | Literal["auto"] = 0.01,
     sched: str = "one_cycle",
     sched_args: dict[str, Any] | None = None,
     warmup: NonNegativeInt = 0,
+    patience: PositiveInt | None = None,
 ) -> None:
     """Train.
 
@@ -106,13 +111,16 @@ def fit(
         cbs: those that record the run.
         resume: a checkpoint, or a folder of them.
         epochs: epochs over the training images, in all
+        steps: updates in all, instead of epochs
+        valid_every: updates between two validations; by default there is one an epoch
         lr: the highest learning rate; auto searches for one first
         sched: its schedule: one_cycle, flat_cos, cosine, linear, none, timm/NAME of timm where
             that is installed, or package.module:factory
         sched_args: further arguments of the schedule: --sched_args.pct_start 0.3
         warmup: updates in which the rate rises to the schedule's
+        patience: end after so many validations in a row without a lower loss
     """
-    from minilearn import BatchSchedCB, LambdaCB
+    from minilearn import BatchSchedCB, EarlyStopCB, LambdaCB
     from minilearn import warmup as warmed
     from minilearn.optim.schedulers import set_lr
 
@@ -130,9 +138,13 @@ def fit(
         factory = _schedule(sched, sched_args)
         cbs = [*cbs, BatchSchedCB(warmed(factory, warmup) if warmup else factory)]
     cbs = [*cbs, LambdaCB(before_epoch=before_epoch)]
-    learn.fit(epochs, lr=rate, cbs=cbs, resume=resume, on_interrupt="stop")
+    cbs += [EarlyStopCB(patience=patience)] if patience else []
+    total = {"n_steps": steps} if steps else {"n_epochs": epochs}
+    every = (valid_every, "step") if valid_every else None
+    learn.fit(**total, lr=rate, cbs=cbs, valid_every=every, resume=resume, on_interrupt="stop")
     if resume and not begun:
-        print(f"nothing is left to train: {epochs} of {epochs} epochs are done. {GO_ON}")
+        done = f"{steps} of {steps} updates" if steps else f"{epochs} of {epochs} epochs"
+        print(f"nothing is left to train: {done} are done. {GO_ON}")
 
 
 def _schedule(sched: str, sched_args: Any) -> Any:
@@ -194,19 +206,20 @@ class Training:
 
     Args:
         words: those of the command line.
-        configs: configurations, and how messages name them; files that words name win over them.
+        config: a configuration; files that words name win over it.
         searches: whether this is `minilearn lr-find`.
     """
 
-    def __init__(self, words: Sequence[str], configs: Configs = (), searches: bool = False) -> None:
-        early = _early(words)
-        files = [(path, read_config(path)) for path in early.pop("config") or () if path]
-        said = {k: v for _, config in [*configs, *files, ("", early)] for k, v in config.items()}
+    def __init__(
+        self, words: Sequence[str], config: Mapping[str, Any] | None = None, searches: bool = False
+    ) -> None:
+        configs, early = [config or {}], _early(words)
+        files = [path for path in early.pop("config") or () if path]
+        said = {k: v for c in (*configs, *map(read_config, files), early) for k, v in c.items()}
         self.resumed: Mapping[str, Any] = {}  # the configuration of the run that goes on
         if not searches and said.get("resume") not in (None, False, "false", "null"):
-            configs = [_resumed(said, files), *configs]
-            self.resumed = configs[0][1]
-            said = {**self.resumed, **said}
+            self.resumed = _resumed(said, files)
+            configs, said = [self.resumed, *configs], {**self.resumed, **said}
         self.builders = [_builder(name, said.get(name)) for name in BUILDERS]
         name, command = ("lr-find", search_command) if searches else ("train", train_command)
         self.options = Options(f"minilearn {name}", about(command), ("data",))
@@ -224,16 +237,34 @@ class Training:
         for fn, names in self.options.arguments.items():
             if fn in CHECKS:
                 CHECKS[fn](**{name: self.values[name] for name in names})
-        sched = self.values.get("sched", "none")
-        if sched == "none" or sched not in SCHEDULES:
+        if self.resumed:
+            self._check_schedule()
+
+    def _check_schedule(self) -> None:
+        """Raise BadInput where the run that goes on would leave its schedule.
+
+        Where that is over, a new total and a rate that is typed make a constant rate of it.
+        """
+        old, new = self.resumed, self.values
+        if new["lr"] == "auto":
+            raise BadInput("--lr auto begins a run; give the one that goes on a number")
+        names = ("epochs", "steps", "sched", "sched_args", "warmup")  # its length depends on these
+        changed = [name for name in names if new[name] != old.get(name, new[name])]
+        if not changed or old.get("sched") not in SCHEDULES or old["sched"] == "none":
             return
-        for name in ("epochs", "sched", "sched_args", "warmup"):  # what its length depends on
-            value, before = self.values[name], self.resumed.get(name, self.values[name])
-            if value != before:
-                raise BadInput(
-                    f"--{name} {value}: the run has the schedule {self.resumed['sched']} for "
-                    f"{self.resumed['epochs']} epochs, and goes on with it. {GO_ON}"
-                )
+        length = f"{old['steps']} updates" if old.get("steps") else f"{old['epochs']} epochs"
+        if "sched" not in changed and is_over(checkpoints_of(new["out"], new["resume"]), old):
+            new["sched"], why = "none", f"the schedule {old['sched']} is over after {length}"
+        else:
+            why = f"the run has the schedule {old['sched']} for {length}, and goes on with it"
+        if new["sched"] != "none":
+            raise BadInput(
+                f"--{changed[0]} {new[changed[0]]}: {why}; --sched none --lr 1e-4 ends it"
+            )
+        if "lr" not in self.options.typed:
+            raise BadInput(f"--{changed[0]}: {why}. Give the rate with which it goes on: --lr 1e-4")
+        new["warmup"], new["sched_args"] = 0, None
+        self.options.config |= {name: new[name] for name in ("sched", "sched_args", "warmup")}
 
     def build_dls(self, **over: Any) -> Any:
         """Return the loaders, with some values replaced."""
@@ -258,10 +289,11 @@ class Training:
             config["lr"] = values["lr"] = learn.lr_find(plot=False).valley
             print(f"lr: {values['lr']:.3g} (auto)")
         folder = begin(run.out, run.resume)
-        resume = None
-        if run.resume:
-            is_file = isinstance(run.resume, str) and Path(run.resume).is_file()
-            resume = Path(run.resume) if is_file else folder / CHECKPOINTS
+        resume = checkpoints_of(folder, run.resume) if run.resume else None
+        if resume is None:
+            write_config(folder, config)
+        else:  # when the checkpoint was found to fit
+            learn.on("before_epoch", lambda learn: write_config(folder, config), once=True)
         cbs = run_callbacks(folder, run.log, run.log_every, run.keep, config)
         self.options.call(fit, learn, cbs, resume, values=values)
         if is_first():
@@ -284,7 +316,7 @@ def train(config: Mapping[str, Any]) -> Learner:
     Raises:
         BadInput: an option is not known, or has a value that it does not take.
     """
-    training = Training([], [("config", config)])
+    training = Training([], config)
     training.check()
     return training.run()
 
@@ -321,15 +353,14 @@ def _early(words: Sequence[str]) -> dict[str, Any]:
     return {k: v for k, v in vars(known).items() if v is not None or k == "config"}
 
 
-def _resumed(said: Mapping[str, Any], files: Configs) -> tuple[str, dict[str, Any]]:
+def _resumed(said: Mapping[str, Any], files: Sequence[str]) -> dict[str, Any]:
     """Return the configuration of the run to resume, with its folder as `out`."""
     out = said.get("out")
-    if out is None and files and (Path(files[-1][0]).parent / CHECKPOINTS).is_dir():
-        out = Path(files[-1][0]).parent
+    if out is None and files and (Path(files[-1]).parent / CHECKPOINTS).is_dir():
+        out = Path(files[-1]).parent
     folder = run_folder(out, said["resume"])
     path = folder / CONFIG
-    config = read_config(path) if path.exists() else {}
-    return str(path), {**config, "out": str(folder)}
+    return {**(read_config(path) if path.exists() else {}), "out": str(folder)}
 
 
 def _builder(name: str, spec: Any) -> Callable[..., Any]:

@@ -161,7 +161,7 @@ BAD = [
     (["train", "--sched_args.pct", "1", "--sched", "flat_cos"], "pct"),
     (["train", "--pretrained"], "pretrained"),
     (["train", "--build_dls", "os:nothing"], "os has no 'nothing'"),
-    (["train", "--log", "tensorbord"], "did you mean tensorboard?"),
+    (["train", "--log", "tensorbord"], "'tensorboard'"),
     (["train", "nodata"], "nodata"),
     (["predict", "nowhere", "a.png"], "nowhere is no folder of learn.export"),
     (["trian"], "trian"),
