@@ -139,7 +139,7 @@ def fit(
         cbs = [*cbs, BatchSchedCB(warmed(factory, warmup) if warmup else factory)]
     cbs = [*cbs, LambdaCB(before_epoch=before_epoch)]
     cbs += [EarlyStopCB(patience=patience)] if patience else []
-    total = {"n_steps": steps} if steps else {"n_epochs": epochs}
+    total: Any = {"n_steps": steps} if steps else {"n_epochs": epochs}
     every = (valid_every, "step") if valid_every else None
     learn.fit(**total, lr=rate, cbs=cbs, valid_every=every, resume=resume, on_interrupt="stop")
     if resume and not begun:
