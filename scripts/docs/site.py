@@ -94,6 +94,7 @@ def menu() -> list[Any]:
         "coming_from.md",
         "map.md",
         "events.md",
+        "stopping.md",
         {"Lessons": [f"lessons/{path.stem}.md" for path in notebooks()]},
         {"Reference": [f"reference/{name}.md" for name in reference.FOLDERS]},
         "changes.md",
