@@ -134,12 +134,11 @@ def _mlflow_store(folder: Path) -> str | None:
     return f"sqlite:///{(folder / 'mlflow.db').absolute().as_posix()}"
 
 
-def write_results(learn: Learner, folder: Path, title: str) -> None:
+def write_results(learn: Learner, folder: Path) -> None:
     """Write `history.csv`, `losses.png`, and the model as `minilearn predict` takes it."""
     write_model(learn, folder)
     learn.history.to_csv(folder / "history.csv")
-    title = f"{title}: loss after each epoch".lstrip(": ")
-    plot_losses(learn.history, folder / "losses.png", title)
+    plot_losses(learn.history, folder / "losses.png")
 
 
 def write_model(learn: Learner, folder: Path) -> None:
@@ -170,21 +169,12 @@ def _is_known(model: Any) -> bool:
     return ours or name.startswith(TIMM)
 
 
-def plot_losses(history: History, path: Path, title: str) -> None:
-    """Draw the training and the validation loss of each epoch to an image file."""
-    from matplotlib.figure import Figure  # without pyplot: no window system is asked for
-
-    from minilearn.base.plotting import as_written
-
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    ax: Any = figure.subplots()
-    epochs = [row["epoch"] + 1 for row in history]
-    for name in ("train_loss", "valid_loss"):
-        if name in history.columns:
-            ax.plot(epochs, history[name], marker="o", label=name.replace("_", " "))
-    ax.set(title=as_written(title), xlabel="epoch", ylabel="loss (cross-entropy)")
-    ax.xaxis.get_major_locator().set_params(integer=True)
-    ax.grid(alpha=0.3)
+def plot_losses(history: History, path: Path) -> None:
+    """Draw the training and the validation loss to an image file, where there are any."""
     if history:
-        ax.legend()
-    figure.savefig(path, dpi=120)
+        figure: Any = history.plot("loss", figsize=(7, 4.5)).flat[0].figure
+        figure.savefig(path, dpi=120)
+
+        from matplotlib import pyplot
+
+        pyplot.close(figure)

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from minilearn.nn.registry import named_object
 from minilearn.optim.sched_names import SCHEDULES, schedule
 
-from .augment import check_aug
 from .build import (
-    build_dls,
     build_learner,
     build_model,
     check_learner,
@@ -120,31 +118,17 @@ def fit(
         warmup: updates in which the rate rises to the schedule's
         patience: end after so many validations in a row without a lower loss
     """
-    from minilearn import BatchSchedCB, EarlyStopCB, LambdaCB
+    from minilearn import BatchSchedCB, EarlyStopCB
     from minilearn import warmup as warmed
-    from minilearn.optim.schedulers import set_lr
 
     rate: Any = lr  # auto was replaced before
-    begun: list[int] = []
-
-    def before_epoch(learn: Any) -> None:
-        begun.append(learn.epoch)
-        if resume and is_constant:  # a schedule that is over has left its last rate
-            for group in learn.opt.param_groups:
-                set_lr(group, rate)
-
-    is_constant = sched == "none" and not warmup
-    if not is_constant:
+    if sched != "none" or warmup:
         factory = _schedule(sched, sched_args)
         cbs = [*cbs, BatchSchedCB(warmed(factory, warmup) if warmup else factory)]
-    cbs = [*cbs, LambdaCB(before_epoch=before_epoch)]
-    cbs += [EarlyStopCB(patience=patience)] if patience else []
+    cbs = [*cbs, EarlyStopCB(patience=patience)] if patience else cbs
     total: Any = {"n_steps": steps} if steps else {"n_epochs": epochs}
     every = (valid_every, "step") if valid_every else None
     learn.fit(**total, lr=rate, cbs=cbs, valid_every=every, resume=resume, on_interrupt="stop")
-    if resume and not begun:
-        done = f"{steps} of {steps} updates" if steps else f"{epochs} of {epochs} epochs"
-        print(f"nothing is left to train: {done} are done. {GO_ON}")
 
 
 def _schedule(sched: str, sched_args: Any) -> Any:
@@ -190,7 +174,6 @@ def check_fit(*, sched: str = "none", sched_args: Any = None, **_: Any) -> None:
 
 
 CHECKS: dict[Any, Callable[..., None]] = {
-    build_dls: check_aug,
     build_model: check_model,
     build_learner: check_learner,
     fit: check_fit,
@@ -213,7 +196,8 @@ class Training:
     def __init__(
         self, words: Sequence[str], config: Mapping[str, Any] | None = None, searches: bool = False
     ) -> None:
-        configs, early = [config or {}], _early(words)
+        self.given = config or {}
+        configs, early = [self.given], _early(words)
         files = [path for path in early.pop("config") or () if path]
         said = {k: v for c in (*configs, *map(read_config, files), early) for k, v in c.items()}
         self.resumed: Mapping[str, Any] = {}  # the configuration of the run that goes on
@@ -245,9 +229,10 @@ class Training:
 
         Where that is over, a new total and a rate that is typed make a constant rate of it.
         """
-        old, new = self.resumed, self.values
-        if new["lr"] == "auto":
-            raise BadInput("--lr auto begins a run; give the one that goes on a number")
+        old, new, typed = self.resumed, self.values, {*self.given, *self.options.typed}
+        if new["lr"] == "auto" and "lr" in old:  # it was searched for when the run began
+            new["lr"] = self.options.config["lr"] = old["lr"]
+            typed -= {"lr"}
         names = ("epochs", "steps", "sched", "sched_args", "warmup")  # its length depends on these
         changed = [name for name in names if new[name] != old.get(name, new[name])]
         if not changed or old.get("sched") not in SCHEDULES or old["sched"] == "none":
@@ -261,7 +246,7 @@ class Training:
             raise BadInput(
                 f"--{changed[0]} {new[changed[0]]}: {why}; --sched none --lr 1e-4 ends it"
             )
-        if "lr" not in self.options.typed:
+        if "lr" not in typed:
             raise BadInput(f"--{changed[0]}: {why}. Give the rate with which it goes on: --lr 1e-4")
         new["warmup"], new["sched_args"] = 0, None
         self.options.config |= {name: new[name] for name in ("sched", "sched_args", "warmup")}
@@ -294,10 +279,12 @@ class Training:
             write_config(folder, config)
         else:  # when the checkpoint was found to fit
             learn.on("before_epoch", lambda learn: write_config(folder, config), once=True)
+            if is_over(resume, values):
+                print(f"nothing is left to train. {GO_ON}")
         cbs = run_callbacks(folder, run.log, run.log_every, run.keep, config)
         self.options.call(fit, learn, cbs, resume, values=values)
         if is_first():
-            write_results(learn, folder, str(values.get("model", "")))
+            write_results(learn, folder)
             print(f"{'stopped early; ' if learn.interrupted else ''}results are in {folder}")
         return learn
 

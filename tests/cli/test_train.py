@@ -256,7 +256,7 @@ def check_how_to_go_on(capsys):
     capsys.readouterr()
     assert cli.main(["train", "--resume", "a"]) == 0
     said = capsys.readouterr().out
-    assert "nothing is left to train: 1 of 1 epochs are done" in said
+    assert "all 1 epochs are done" in said and "nothing is left to train. For more" in said
     assert "--epochs N --lr 1e-4" in said
     before = Path("a/config.yaml").read_text()
     for words, why in [
@@ -264,7 +264,7 @@ def check_how_to_go_on(capsys):
         (["--epochs", "2", "--sched", "none"], "Give the rate with which it goes on: --lr 1e-4"),
         (["--sched", "cosine"], "the schedule one_cycle for 1 epochs"),
         (["--warmup", "3", "--sched", "linear"], "the schedule one_cycle for 1 epochs"),
-        (["--epochs", "2", "--lr", "auto"], "--lr auto begins a run"),
+        (["--epochs", "2", "--lr", "auto"], "Give the rate with which it goes on"),
     ]:
         assert cli.main(["train", "--resume", "a", *words]) == 2
         err = capsys.readouterr().err
@@ -297,6 +297,26 @@ def test_the_check_notices_a_run_that_cannot_go_on(broken, capsys, monkeypatch):
         monkeypatch.setattr(training.Training, "check", lambda self: None)
     with pytest.raises(AssertionError):
         check_how_to_go_on(capsys)
+
+
+def test_a_run_whose_rate_was_searched_goes_on_with_that_rate():
+    words = ["--epochs", "2", "--lr", "auto"]
+    train(*words, "--out", "a", "--resume")  # there is nothing yet: it begins
+    found = str(yaml.safe_load(Path("a/config.yaml").read_text())["lr"])
+    with pytest.MonkeyPatch.context() as patch:
+        break_off(patch, 5)
+        assert train("--epochs", "2", "--lr", found, "--out", "b") == 130
+    assert train(*words, "--out", "b", "--resume") == 0
+    assert rows("a") == rows("b")
+    assert_same_weights()
+
+
+def test_a_finished_run_is_made_longer_from_python():
+    config = {"bs": 16, "device": "cpu", "epochs": 1, "out": "a"}
+    cli.train(config)
+    with pytest.raises(cli.BadInput, match="Give the rate"):
+        cli.train({"resume": "a", "epochs": 2})
+    assert len(cli.train({"resume": "a", "epochs": 2, "lr": 1e-4}).history) == 2
 
 
 def test_a_run_inside_its_schedule_is_not_made_longer(monkeypatch, capsys):
