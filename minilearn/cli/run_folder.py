@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from minilearn.base.rank import rank
+
 from .values import BadInput, yaml_text
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ def check_folder(*, out: Path | None = None, resume: Any = None, **_: Any) -> No
     if out is None:
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise BadInput("several processes write one run: give all the same --out FOLDER")
-    elif is_first() and (out.is_file() or (out.is_dir() and any(out.iterdir()))):
+    elif rank() == 0 and (out.is_file() or (out.is_dir() and any(out.iterdir()))):
         raise BadInput(f"{out} is there already; give another --out, or continue it with --resume")
 
 
@@ -94,13 +96,6 @@ def new_folder() -> Path:
     return folder
 
 
-def is_first() -> bool:
-    """Return whether this is the process that writes."""
-    from minilearn.base.rank import rank
-
-    return rank() == 0
-
-
 def run_callbacks(
     folder: Path, log: Sequence[str], every: int, keep: int, config: Mapping[str, Any]
 ) -> list[Any]:
@@ -123,7 +118,7 @@ def write_config(folder: Path, config: Mapping[str, Any]) -> None:
     """Write the configuration of a run into its folder."""
     from minilearn.checkpoint.files import replaced
 
-    if is_first():
+    if rank() == 0:
         with replaced(folder / CONFIG) as file:
             file.write(yaml_text(dict(config)).encode())
 

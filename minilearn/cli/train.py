@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from minilearn.base.rank import rank
 from minilearn.nn.registry import named_object
 from minilearn.optim.sched_names import SCHEDULES, schedule
 
@@ -26,7 +27,6 @@ from .run_folder import (
     begin,
     check_folder,
     checkpoints_of,
-    is_first,
     is_over,
     run_callbacks,
     run_folder,
@@ -283,7 +283,7 @@ class Training:
                 print(f"nothing is left to train. {GO_ON}")
         cbs = run_callbacks(folder, run.log, run.log_every, run.keep, config)
         self.options.call(fit, learn, cbs, resume, values=values)
-        if is_first():
+        if rank() == 0:
             write_results(learn, folder)
             print(f"{'stopped early; ' if learn.interrupted else ''}results are in {folder}")
         return learn

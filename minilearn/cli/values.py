@@ -101,6 +101,9 @@ def one_line(e: ArgumentError) -> str:
     """Return what jsonargparse says, with the bare names of options and types."""
     text = " ".join(str(e).replace("typing.", "").split())
     text = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", text)
+    text = re.sub(
+        r"Does not .* Subtypes: (\[.*\]) Errors: .* Given", r"Expected one of \1. Got", text
+    )
     return re.sub(r'^Parser key "(.+?)":', r"\1:", text)
 
 
