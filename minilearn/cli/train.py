@@ -238,7 +238,8 @@ class Training:
         if not changed or old.get("sched") not in SCHEDULES or old["sched"] == "none":
             return
         length = f"{old['steps']} updates" if old.get("steps") else f"{old['epochs']} epochs"
-        if "sched" not in changed and is_over(checkpoints_of(new["out"], new["resume"]), old):
+        saved = checkpoints_of(run_folder(new["out"], new["resume"]), new["resume"])
+        if "sched" not in changed and is_over(saved, old):
             new["sched"], why = "none", f"the schedule {old['sched']} is over after {length}"
         else:
             why = f"the run has the schedule {old['sched']} for {length}, and goes on with it"

@@ -30,11 +30,11 @@ from ..checkpoint.weights import save
 from ..core.events import CancelFitException, Order
 from ..core.learner import Loop
 from ..core.nested import inner, participants
-from ..core.stream import Unshared, check_loader, pick_loader
+from ..core.stream import Unshared, check_loader
 from ..data.ordered import ordered
 from ..data.pipeline import Pipeline, class_names
 from ..nn.registry import MODELS, built_by, class_and_arguments, made_alike, remake_model
-from .items import chooses, is_entropy
+from .items import chooses, first_loader, is_entropy
 from .load_export import GRAPH, METADATA, SEVERAL, WEIGHTS, read_model
 
 ONNX = "model.onnx"
@@ -121,7 +121,7 @@ def take_snapshot(learn: Loop) -> Snapshot:
     Raises:
         ValueError: there is no loader, or the model's outputs are not what the Learner predicts.
     """
-    dl = next((dl for t in (False, True) if (dl := pick_loader(learn.dls, t)) is not None), None)
+    dl = first_loader(learn)
     check_loader(dl, False)
     found = []
 

@@ -102,8 +102,7 @@ def infer(
 
 def _own_collate(learn: Loop) -> Callable[[list[Any]], Any] | None:
     """Return the user's own `collate_fn` of the loader for validation, else for training."""
-    dl = next((dl for t in (False, True) if (dl := pick_loader(learn.dls, t)) is not None), None)
-    own = getattr(dl, "collate_fn", None)
+    own = getattr(first_loader(learn), "collate_fn", None)
     module = getattr(getattr(own, "func", own), "__module__", "")
     if own is None or module.partition(".")[0] in ("torch", "minilearn"):
         return None
@@ -118,6 +117,12 @@ def _own_collate(learn: Loop) -> Callable[[list[Any]], Any] | None:
             ) from e
 
     return collate
+
+
+def first_loader(learn: Loop) -> Any:
+    """Return the loader for validation, else the one for training."""
+    dl = pick_loader(learn.dls, False)
+    return pick_loader(learn.dls, True) if dl is None else dl
 
 
 def chooses(learn: Loop) -> bool:

@@ -663,12 +663,17 @@ def test_metadata_can_name_only_registered_functions_and_layers(tmp_path):
     metadata = json.loads((folder / "metadata.json").read_text())
     for name, arguments in [
         ("os.system", {"command": "x"}),
+        ("os:system", {"command": "x"}),
         ("two_layers", {"norm": {"os": "abort"}}),
     ]:
         metadata["model"] = {"name": name, "arguments": arguments}
         (folder / "metadata.json").write_text(json.dumps(metadata))
-        with pytest.raises(ValueError, match="not|no model|no layer"):
+        with pytest.raises(ValueError, match="no model|no layer|trust=True"):
             load_learner(folder)
+    metadata["model"] = {"name": "os:system", "arguments": {"command": "x"}}
+    (folder / "metadata.json").write_text(json.dumps(metadata))
+    with pytest.raises(ValueError, match="os:system is no class of a model"):
+        load_learner(folder, trust=True)
 
 
 @pytest.mark.case("C127")
