@@ -11,6 +11,7 @@ MINUTES  ?= 60
 VENV     := .venv
 BIN      := $(VENV)/bin
 STAMP    := $(VENV)/.installed
+TOOLS    := $(VENV)/.extra-dev
 
 .PHONY: help train train-2 test test-vision torture coverage mutants check types lines lint bench nbs docs ui clean
 
@@ -19,38 +20,39 @@ help: ## show this list
 
 $(STAMP): settings.ini constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("minilearn needs Python 3.11 or newer; $(PYTHON) is " + sys.version.split()[0] + ". Name another: make PYTHON=python3.12")'
-	@echo "Installing into $(VENV); the first time this takes some minutes."
+	@echo "Installing minilearn and what it depends on into $(VENV): one to two minutes, longer where downloads are slow."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e ".[dev]"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e .
 	@touch $@
 
-# What only some tasks need is installed with them: the extras `docs`, `mutants` and `ui` of settings.ini.
+# What only some tasks need is installed with them: the extras `dev`, `docs`, `mutants` and `ui` of settings.ini.
 $(VENV)/.extra-%: $(STAMP)
+	@echo "Installing the tools of the extra '$*': two minutes at most, longer where downloads are slow."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e ".[$*]"
 	@touch $@
 
 train: $(STAMP) ## train on the Fashion-MNIST sample; results go to runs/
 	@$(BIN)/minilearn train $(ARGS)
 
-train-2: $(STAMP) ## the same on two processes, each with its shard of the data
+train-2: $(VENV)/.extra-processes ## the same on two processes, each with its shard of the data
 	@OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node 2 -m minilearn train --out runs/two_$$(date +%Y-%m-%d_%H-%M-%S) $(ARGS)
 
-test: $(STAMP) ## the whole test suite
+test: $(TOOLS) ## the whole test suite
 	@$(BIN)/python -m pytest -n 2 $(ARGS)
 
-torture: $(STAMP) ## kill N runs and compare their resumes; then MINUTES of random fits: does memory grow?
+torture: $(TOOLS) ## kill N runs and compare their resumes; then MINUTES of random fits: does memory grow?
 	@$(BIN)/python tests/resumable.py $(N)
 	@$(BIN)/python tests/soak.py $(MINUTES)
 
-coverage: $(STAMP) ## the test suite with branch coverage of the package; takes long
+coverage: $(TOOLS) ## the test suite with branch coverage of the package; takes long
 	@$(BIN)/python -m pytest --cov=minilearn --cov-branch --cov-report=term-missing:skip-covered $(ARGS)
 
-mutants: $(VENV)/.extra-mutants ## make SAMPLE small changes a module (0: all), by SEED; see which no test notices
+mutants: $(TOOLS) $(VENV)/.extra-mutants ## make SAMPLE small changes a module (0: all), by SEED; see which no test notices
 	@SAMPLE=$(SAMPLE) SEED=$(SEED) MODULES="$(MODULES)" $(BIN)/python scripts/mutants.py
 
 check: lint types lines test nbs docs ## everything that can be checked, one after the other
 
-types: $(STAMP) ## pyright: the package's types
+types: $(TOOLS) ## pyright: the package's types
 	@$(BIN)/pyright
 
 lines: $(STAMP) ## the lines of each folder: code, text, blank
@@ -61,20 +63,20 @@ test-vision: ## timm and torchvision, by hand: .venv-vision with both is made wh
 	@.venv-vision/bin/python -c "import timm, torchvision, minilearn, pytest" 2>/dev/null || .venv-vision/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -e ".[vision]" pytest pytest-timeout hypothesis
 	@.venv-vision/bin/python -m pytest tests/vision $(ARGS)
 
-lint: $(STAMP) ## ruff: rules and format
+lint: $(TOOLS) ## ruff: rules and format
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 
-nbs: $(STAMP) ## run every notebook; an error in a cell fails
+nbs: $(TOOLS) ## run every notebook; an error in a cell fails
 	@for nb in $(wildcard nbs/*.ipynb); do echo "$$nb"; $(BIN)/jupyter-execute --timeout=600 "$$nb" || exit 1; done
 
-docs: $(VENV)/.extra-docs ## build the reference site into site/; a dead link or a missing docstring fails
+docs: $(TOOLS) $(VENV)/.extra-docs ## build the reference site into site/; a dead link or a missing docstring fails
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-ui: $(VENV)/.extra-ui ## check a fit in JupyterLab with a browser; screenshots go to build/screenshots/
+ui: $(TOOLS) $(VENV)/.extra-ui ## check a fit in JupyterLab with a browser; screenshots go to build/screenshots/
 	@$(BIN)/python -m pytest tests/progress/test_notebook_ui.py $(ARGS)
 
-bench: $(STAMP) ## run every benchmark; each prints its figures
+bench: $(TOOLS) ## run every benchmark; each prints its figures
 	@for file in $$(grep -ls __main__ benchmarks/*.py); do echo "$$file"; $(BIN)/python "$$file" || exit 1; done
 
 clean: ## remove what can be made again; .venv and runs/ stay

@@ -20,6 +20,23 @@ CHANNELS = (1, 3, 4)  # gray, RGB, RGBA
 PIL_MODES = {"P": "RGBA", "PA": "RGBA", "LA": "RGBA", "CMYK": "RGB", "YCbCr": "RGB", "HSV": "RGB"}
 
 
+class AxesGrid(np.ndarray):
+    """An array of axes. As the last value of a notebook's cell it shows its figure alone."""
+
+    def _ipython_display_(self) -> None:
+        pass
+
+
+def quiet(ax: Axes) -> Axes:
+    """Return axes that a notebook does not print below their figure."""
+    ax._ipython_display_ = _show_nothing  # type: ignore[attr-defined]
+    return ax
+
+
+def _show_nothing() -> None:
+    pass
+
+
 def as_written(name: Any) -> str:
     """Return a name for a title or label: its dollars begin no formula, and legends hide none."""
     text = str(name).replace("$", r"\$")
@@ -56,7 +73,7 @@ def show_image(
     ax.set(xticks=[], yticks=[])
     if noframe:
         ax.axis("off")
-    return ax
+    return quiet(ax)
 
 
 def new_axes(figsize: tuple[float, float] | None = None) -> Axes:
@@ -93,7 +110,10 @@ def subplots(
     fig, axs = plt.subplots(nrows, ncols, figsize=figsize, **kwargs)
     if suptitle is not None:
         fig.suptitle(suptitle)
-    return fig, np.atleast_1d(axs)
+    axs = np.atleast_1d(axs).view(AxesGrid)
+    for ax in axs.flat:
+        quiet(ax)
+    return fig, axs
 
 
 def get_grid(
@@ -193,7 +213,7 @@ def plot_func(
     ax.grid(True, which="both", ls="--")
     ax.axhline(y=0, color="k", linewidth=0.7)
     ax.axvline(x=0, color="k", linewidth=0.7)
-    return ax
+    return quiet(ax)
 
 
 def _fit_titles(axs: np.ndarray) -> None:

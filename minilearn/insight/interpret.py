@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..base.batch import describe, map_batch
-from ..base.plotting import as_written, new_axes, show_images
+from ..base.plotting import as_written, new_axes, quiet, show_images
 from ..callbacks.training import loss_by_sample
 from ..core.history import History
 from ..core.learner import Loop
@@ -129,7 +129,7 @@ class Interpretation:
             text = f"{fractions[i, j]:.2f}" if normalize else f"{self.confusion[i, j]:,}"
             colour = "white" if fractions[i, j] > 0.5 else "black"
             ax.text(j, i, text, ha="center", va="center", color=colour, fontsize=8)
-        return ax
+        return quiet(ax)
 
     def plot_top_losses(self, n: int = 9, **kwargs: Any) -> np.ndarray:
         """Show the images with the highest losses, as predicted / actual, with the loss.

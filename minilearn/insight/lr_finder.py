@@ -11,7 +11,7 @@ import numpy as np
 
 from ..base.batch import batch_size
 from ..base.notebook import in_notebook
-from ..base.plotting import new_axes
+from ..base.plotting import new_axes, quiet
 from ..core.callback import Callback
 from ..core.events import CancelEpochException, CancelFitException, Order
 from ..core.learner import Loop
@@ -268,7 +268,7 @@ def plot_curves(lrs: list[float], losses: list[float], ax: Axes | None = None) -
     ax.plot(lrs, _smooth(lrs, clipped), color="C0", label="smoothed")
     ax.set(xscale="log", xlabel="learning rate", ylabel="training loss", title="lr search")
     ax.grid(alpha=0.3)
-    return ax
+    return quiet(ax)
 
 
 def limit(losses: Sequence[float], max_mult: float) -> float:

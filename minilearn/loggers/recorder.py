@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,9 +13,6 @@ from ..core.callback import Callback
 from ..core.events import Order
 from ..core.learner import Loop
 from ..optim.sched_callbacks import get_option
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 class RecorderCB(Callback):
@@ -83,7 +81,7 @@ class RecorderCB(Callback):
             self.recs[name].append(values if self.groups else values[0])
         self.pg = groups[0]
 
-    def plot(self) -> list[Axes]:
+    def plot(self) -> np.ndarray:
         """Plot each record over the updates, and return the axes, one for each name.
 
         Raises:
@@ -92,7 +90,7 @@ class RecorderCB(Callback):
         recs = {name: _as_numbers(values) for name, values in self.recs.items() if values}
         if not recs:
             raise ValueError("nothing was recorded: call plot() after a fit that trained")
-        axes = list(subplots(1, len(recs), figsize=(4.5 * len(recs), 3))[1])
+        axes = subplots(1, len(recs), figsize=(4.5 * len(recs), 3))[1]
         for ax, (name, values) in zip(axes, recs.items(), strict=True):
             lines = ax.plot(range(1, len(values) + 1), values)
             ax.set(title=as_written(name), xlabel="update")

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer, lr_scheduler
 
+from ..base.plotting import new_axes, quiet
 from ..base.seed import preserved_random_states
 
 if TYPE_CHECKING:
@@ -329,10 +330,7 @@ def plot_sched(
         ax: where to plot; a new figure when it is not given.
         kwargs: passed to `sched_lrs`.
     """
-    if ax is None:
-        import matplotlib.pyplot as plt
-
-        ax = plt.subplots()[1]
+    ax = ax or new_axes((6.5, 3.5))
     ax.plot(sched_lrs(sched, n, lr, **kwargs))
     ax.set(title=factory_name(sched), xlabel="step", ylabel="learning rate")
-    return ax
+    return quiet(ax)

@@ -34,6 +34,22 @@ def shown(ax):
     return np.asarray(ax.get_images()[0].get_array())
 
 
+@pytest.mark.parametrize(
+    "plot",
+    [
+        lambda: show_image(torch.rand(4, 4)),
+        lambda: show_images(torch.rand(3, 4, 4)),
+        lambda: show_images(torch.rand(3, 4, 4))[0],
+        lambda: plot_func(torch.relu),
+        lambda: show_image(torch.rand(4, 4), plt.figure().gca()),
+    ],
+)
+def test_a_cell_that_ends_in_a_plot_prints_no_axes(plot):
+    from IPython.core.formatters import DisplayFormatter
+
+    assert DisplayFormatter().format(plot()) == ({}, {})
+
+
 def is_blank(ax):
     return not ax.axison and not ax.get_images()
 
