@@ -121,6 +121,8 @@ def _existing(folder: Path, name: str) -> Path:
 def _made_again(name: str, arguments: dict[str, Any], trust: bool) -> nn.Module:
     try:
         return remake_model(name, arguments, trust)
+    except ImportError as e:
+        raise ValueError(f"{e}. Put that module on the path, or export with pt2=True.") from e
     except TypeError as e:
         raise ValueError(
             f"the model was made by {name} with {arguments}, which it does not take here: {e}. "

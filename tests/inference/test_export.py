@@ -275,6 +275,10 @@ def test_a_model_of_an_importable_class_comes_back_where_it_is_trusted(tmp_path,
     again = load_learner(folder, "cpu", trust=True)
     assert str(again.model) == str(learn.model) and type(again.model) is Deep
     assert torch.equal(again.get_preds(learn.dls[1])[0], learn.get_preds()[0])
+    metadata["model"]["name"] = "not_here.models:Deep"
+    (folder / "metadata.json").write_text(json.dumps(metadata))
+    with pytest.raises(ValueError, match=r"not_here.*on the path.*pt2=True"):
+        load_learner(folder, "cpu", trust=True)
 
 
 @pytest.mark.parametrize(
