@@ -1,4 +1,4 @@
-"""What importing costs more than torch: seconds and resident memory, in fresh processes, in turn.
+"""What importing costs over torch: seconds of CPU and resident memory, in fresh processes, in turn.
 
 python benchmarks/imports.py
 
@@ -16,9 +16,9 @@ from harness import report
 CODE = """
 import resource, sys, time
 import torch, torch.utils.data
-t, m = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+t, m = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 {statement}
-print(time.perf_counter() - t, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - m) / 1024)
+print(time.process_time() - t, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - m) / 1024)
 """
 
 

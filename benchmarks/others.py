@@ -9,6 +9,7 @@ out; none of these is a dependency.
 
 import io
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -144,6 +145,18 @@ def with_fastai(data: list, typical: bool) -> None:
     learn.fit(1)
 
 
+def with_keras(data: list, typical: bool) -> None:
+    import keras
+
+    net = keras.Sequential([keras.layers.Input((data[0][0].shape[1],)), keras.layers.Dense(10)])
+    net.compile(
+        keras.optimizers.SGD(0.1),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"] if typical else None,
+    )
+    net.fit(torch.utils.data.DataLoader(data, batch_size=None), verbose="auto" if typical else 0)
+
+
 FRAMEWORKS: dict[str, tuple[str, Callable[[list, bool], None]]] = {
     "minilearn": ("minilearn", with_minilearn),
     "accelerate": ("accelerate", with_accelerate),
@@ -151,6 +164,7 @@ FRAMEWORKS: dict[str, tuple[str, Callable[[list, bool], None]]] = {
     "skorch": ("skorch", with_skorch),
     "Lightning": ("pytorch_lightning", with_lightning),
     "fastai": ("fastai", with_fastai),
+    "Keras": ("keras", with_keras),
 }
 
 
@@ -180,6 +194,7 @@ def measure(name: str, fit: Callable[[list, bool], None], data: list, rounds: in
 
 def main() -> None:
     torch.set_num_threads(1)
+    os.environ["KERAS_BACKEND"] = "torch"
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
     data = batches(300)
     for name, (module, fit) in FRAMEWORKS.items():

@@ -71,6 +71,7 @@ from .loggers.text_log import LogCB, setup_logger
 from .loggers.trackers import MLflowCB, WandbCB
 from .metrics.callback import MetricsCB
 from .metrics.functions import accuracy, accuracy_multi, mae, mse, rmse, skm
+from .metrics.mean import averaged
 from .nn import (
     Dropout,
     GeneralRelu,
@@ -195,6 +196,7 @@ __all__ = [
     "accuracy_multi",
     "act_gr",
     "append_stats",
+    "averaged",
     "cnn_layers",
     "collate_dict",
     "constant",

@@ -308,7 +308,7 @@ class SWACB(_Averages):
         if n_batches(dl) is None:  # it may have no end
             dl = Shortened(dl, learn.steps_done)
         cbs = [cb for cb in participants(learn) if not isinstance(cb, _Averages)]
-        cbs.append(_FreshStatistics(list(learn.frozen)))
+        cbs.append(_FreshStatistics(list(learn.plan.frozen)))
         with self.swapped(), inner(learn, cbs, valid=dl):
             learn.fit(1, train=False)
             stats = _copies(learn.model.named_buffers())

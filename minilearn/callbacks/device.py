@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..base.batch import default_device, map_batch, tensors, to_device
 from ..base.state_dict import fit_modules
-from ..core.callback import Callback
+from ..core.callback import Callback, attribute
 from ..core.events import Order
 from ..core.learner import Loop
 
@@ -41,7 +41,7 @@ class DeviceCB(Callback):
         for module in (learn.model, *fit_modules(learn).values()):
             if hasattr(module, "to"):
                 module.to(self.device)
-        _follow_parameters(getattr(learn, "opt", None))
+        _follow_parameters(attribute(learn, "opt"))
 
     def before_epoch(self, learn: Loop) -> None:
         """Prefetch, if asked to."""

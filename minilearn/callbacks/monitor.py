@@ -9,6 +9,7 @@ from typing import Any
 
 from ..base.batch import describe
 from ..base.text import did_you_mean
+from ..core.callback import attribute
 from ..core.events import EVENTS
 from ..core.history import COUNTERS
 from ..core.learner import Loop
@@ -107,7 +108,7 @@ class Monitor:
 
     def _may_come(self, learn: Loop) -> bool:
         """Return whether an epoch with a finished batch could have given the column."""
-        metrics = getattr(learn, "metrics", None)
+        metrics = attribute(learn, "metrics")
         if metrics is None or (self.is_of_training and learn.plan.stream is None):
             return False  # nobody measures, or nothing is trained
         given = [name for name in metrics.names if name in learn.row]

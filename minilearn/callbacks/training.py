@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..base.batch import compare, describe
-from ..core.callback import Callback
+from ..core.callback import Callback, attribute
 from ..core.dispatch import default_actions
 from ..core.events import CancelFitException, Order
 from ..core.learner import Loop
@@ -240,7 +240,7 @@ def inputs_and_targets(learn: Any) -> tuple[Any, Any]:
 
 def split_by_owner(learn: Any) -> tuple[Any, Mapping, Any]:
     """Return positional inputs, keyword inputs and targets, as the owner of `get_loss` splits."""
-    owner, batch = learn.owner("get_loss") if hasattr(learn, "owner") else None, learn.batch
+    owner, batch = attribute(learn, "owner")("get_loss"), learn.batch
     if (split := getattr(owner, "split", None)) is not None:
         return split(batch)
     known = isinstance(batch, (tuple, list, Mapping, Tensor))
@@ -294,11 +294,10 @@ def adds_up(learn: Any) -> bool:
 
     A `get_loss` of the user's may divide it, so then this is False.
     """
-    loss_func = getattr(learn, "loss_func", None)
+    loss_func = attribute(learn, "loss_func")
     keywords = getattr(loss_func, "keywords", {})  # of a partial
     reduction = keywords.get("reduction", getattr(loss_func, "reduction", None))
-    usual = getattr(learn, "answers_by_default", bool)
-    return reduction == "sum" and usual("get_loss")
+    return reduction == "sum" and attribute(learn, "answers_by_default")("get_loss")
 
 
 def loss_by_sample(loss_func: Any) -> Any:

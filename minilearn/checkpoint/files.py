@@ -1,11 +1,13 @@
 """Checkpoint files: complete or absent, and safe to open.
 
 A checkpoint is one file that `torch.load(path, weights_only=True)` opens: tensors and simple types.
+Of these, 50 and more rows of a history are one string of JSON, which `read` unpacks.
 It is written under a temporary name and then renamed, so a kill at any byte leaves what was there.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import warnings
@@ -24,6 +26,7 @@ from minilearn.base.files import CorruptFileError, check_zip, reading
 SUFFIX = ".ckpt"
 STATE = "state.ckpt"  # in the folder of a sharded checkpoint
 SIMPLE = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+MANY, ROWS = 50, "rows as JSON"  # fewer rows stay a list
 LISTS = {tuple: tuple, set: set, frozenset: set, deque: list, torch.Size: tuple}
 
 
@@ -38,6 +41,8 @@ def serialisable(x: Any, path: str = "state", memo: dict | None = None) -> Any:
         return _on_cpu(x, memo)
     if type(x) in SIMPLE:
         return x
+    if type(x) is list and (rows := _packed(x)) is not None:
+        return rows
     if isinstance(x, Mapping):
         kind = Counter if isinstance(x, Counter) else dict
         return kind(
@@ -59,6 +64,28 @@ def serialisable(x: Any, path: str = "state", memo: dict | None = None) -> Any:
         f"{path} is a {type(x).__name__}: a checkpoint holds tensors, numbers, strings, lists and "
         "dicts. Let state_dict return those."
     )
+
+
+def _packed(rows: list) -> dict[str, str] | None:
+    """Return many rows or floats as one string of JSON, None for any other list.
+
+    `torch.save` calls a function for each number, and histories and records grow with the fit.
+    """
+    if len(rows) < MANY or not {*map(type, rows)} <= {dict, float}:
+        return None
+    try:
+        text = json.dumps(rows)
+    except TypeError:  # a tensor, say
+        return None
+    same = repr(json.loads(text)) == repr(rows)  # JSON has no tuples, and strings as keys only
+    return {ROWS: text} if same else None
+
+
+def _unpacked(x: Any) -> Any:
+    """Return `x` with the rows that `_packed` made one string."""
+    if type(x) is dict:
+        return json.loads(x[ROWS]) if ROWS in x else {k: _unpacked(v) for k, v in x.items()}
+    return [_unpacked(value) for value in x] if type(x) is list else x
 
 
 def _from_numpy(x: Any, path: str, memo: dict) -> Any:
@@ -161,7 +188,7 @@ def read(path: Path) -> dict[str, Any]:
         return read(path / STATE) | {"shards": os.fspath(path)}
     with reading(path, "checkpoint", "Use an older one, or copy it again."):
         check_zip(path)
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        state = _unpacked(torch.load(path, map_location="cpu", weights_only=True))
     if not isinstance(state, dict) or "minilearn" not in state:
         raise CorruptFileError(f"{path} is no checkpoint of minilearn; for weights use learn.load")
     return state

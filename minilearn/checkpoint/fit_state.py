@@ -161,12 +161,12 @@ class Resume(Callback):
 
     def __init__(self, state: dict[str, Any], exact: bool = False) -> None:
         # a validation is made again from its start
-        self.state = begun_anew(state) if state["place"] == "validation" else state
+        self.saved = begun_anew(state) if state["place"] == "validation" else state
         self.exact, self._waits, self._lines = exact, True, []
 
     def before_fit(self, learn: Loop) -> None:
         """Restore what lasts for a fit, and set the epoch with which it goes on."""
-        state, plan = self.state, learn.plan
+        state, plan = self.saved, learn.plan
         first = (state["epoch"] or 0) + (state["place"] == "round")
         self._check_total(plan, first)
         self._say_if_done(plan, first)
@@ -195,13 +195,13 @@ class Resume(Callback):
         """Go to the batch within the epoch, and say what has changed since the checkpoint."""
         if not self._waits:
             return
-        self._waits, state = False, self.state
+        self._waits, state = False, self.saved
         if state["place"] in ("pass", "validation"):
             self._go_to_batch(learn)
         self._warn_of_changes(learn)
 
     def _go_to_batch(self, learn: Loop) -> None:
-        state, plan = self.state, learn.plan
+        state, plan = self.saved, learn.plan
         load_frozen(learn, state)
         load_callbacks(learn, state)
         learn.row = dict(state["row"])
@@ -213,7 +213,7 @@ class Resume(Callback):
         restore_random_states(unpacked(state["random"]))
 
     def _restore_stream(self, learn: Loop, dl: Any) -> None:
-        saved = self.state["stream"]
+        saved = self.saved["stream"]
         if saved is None:
             return
         saved = dict(saved)
@@ -227,7 +227,7 @@ class Resume(Callback):
 
     def _say_if_done(self, plan: Plan, first: int) -> None:
         """Say how to go on, where nothing is left to train."""
-        state = self.state
+        state = self.saved
         total, done = (plan.n_steps, state["steps"]) if plan.n_steps else (plan.n_epochs, first)
         if (
             state["place"] == "round"
@@ -243,7 +243,7 @@ class Resume(Callback):
             )
 
     def _check_total(self, plan: Any, first: int) -> None:
-        state, inside = self.state, self.state["place"] in ("pass", "validation")
+        state, inside = self.saved, self.saved["place"] in ("pass", "validation")
         epochs = first + inside
         if plan.cuts and state["stream"]:
             epochs = state["stream"]["passes"] + ("loader" in state["stream"])
@@ -257,7 +257,7 @@ class Resume(Callback):
 
     def _warn_of_changes(self, learn: Loop) -> None:
         """Compare the checkpoint with what the program says now, and say what differs."""
-        saved = self.state
+        saved = self.saved
         lines = [
             *self._lines,
             *(line for cb in learn.cbs for line in getattr(cb, "differences", ())),

@@ -75,6 +75,31 @@ class Callback:
         return f"{type(self).__name__}()"
 
 
+BARE: dict[str, Any] = {
+    "answers_by_default": lambda action: True,
+    "cbs": (),
+    "count": None,
+    "depth": 0,
+    "epoch": None,
+    "error": None,
+    "loss_func": None,
+    "loss_parts": None,
+    "metrics": None,
+    "n_items": None,
+    "opt": None,
+    "owner": lambda action: None,
+    "steps_done": None,
+    "training": None,
+    "valid_name": None,
+}
+"""What a learner-like class of a notebook may lack, with what our callbacks then take for it."""
+
+
+def attribute(learn: Any, name: str) -> Any:
+    """Return an attribute of the Learner, its default where a learner-like class lacks it."""
+    return getattr(learn, name, BARE[name])
+
+
 def order_of(cb: Any) -> int:
     """Return the slot of a callback; foreign objects without one come with the user's own."""
     return getattr(cb, "order", Order.DEFAULT)
@@ -163,12 +188,17 @@ def call(method: Callable, args: tuple, where: str, learn: Any) -> Any:
     """Call `method`; see that what it raises says where, and cancels only what is running."""
     try:
         return method(*args)
-    except CancelException as e:
-        check_cancel(e, where, learn)
-        raise
     except Exception as e:
-        add_location(e, where, learn)
+        explain(e, where, learn)
         raise
+
+
+def explain(error: Exception, where: str, learn: Any) -> None:
+    """See that `error` says where it was raised, and cancels only what is running."""
+    if isinstance(error, CancelException):
+        check_cancel(error, where, learn)
+    else:
+        add_location(error, where, learn)
 
 
 def check_cancel(error: CancelException, where: str, learn: Any) -> None:
@@ -202,7 +232,7 @@ def add_location(error: BaseException, where: str, learn: Any) -> None:
     if any(LOCATION.match(note) for note in getattr(error, "__notes__", ())):
         return
     note = f"in {where}"
-    if getattr(learn, "epoch", None) is not None:
+    if attribute(learn, "epoch") is not None:
         phase = "training" if learn.training else "validation"
         note += f", epoch {learn.epoch}, batch {learn.iter} ({phase})"
         if learn.batch is not None:

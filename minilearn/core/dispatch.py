@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from .callback import (
     Handler,
-    add_location,
     as_callbacks,
     call,
-    check_cancel,
+    explain,
     handler_table,
     owner_name,
 )
 from .events import (
     ACTIONS,
     ActionConflictError,
-    CancelException,
     MissingActionError,
     check_event,
     worst,
@@ -60,13 +57,9 @@ class Dispatch(LoopState):
             self.handling = handler
             try:
                 handler(self)
-            except CancelException as e:
-                self.handling = outer
-                check_cancel(e, f"{owner_name(handler)}.{event}", self)
-                raise
             except Exception as e:
                 self.handling = outer
-                add_location(e, f"{owner_name(handler)}.{event}", self)
+                explain(e, f"{owner_name(handler)}.{event}", self)
                 raise
         self.handling = outer
 
@@ -267,7 +260,16 @@ def check_owners(learn: Dispatch, owners: dict[str, Owner], training: bool) -> N
 def bind(action: str, owner: Owner, learn: Dispatch) -> Callable[[], Any]:
     """Return what the loop calls for `action`; errors get a note of where they happened."""
     args = () if owner.who is learn else (learn,)
-    return partial(call, owner.method, args, f"{type(owner.who).__name__}.{action}", learn)
+    method, where = owner.method, f"{type(owner.who).__name__}.{action}"
+
+    def answer() -> Any:  # as `call`, with a frame less in every step and in tracebacks
+        try:
+            return method(*args)
+        except Exception as e:
+            explain(e, where, learn)
+            raise
+
+    return answer
 
 
 def _owner(who: Any, action: str, learn: Dispatch) -> Owner | None:

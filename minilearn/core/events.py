@@ -116,13 +116,17 @@ class with_cbs:
 
         @wraps(f)
         def run(o: Any, *args: Any, **kwargs: Any) -> Any:
-            outer = getattr(o, "levels", ())
+            try:
+                outer, unheard = o.levels, o.unheard
+            except AttributeError:  # a class of the user's own
+                outer, unheard = getattr(o, "levels", ()), frozenset()
+                o.unheard = unheard
             o.levels = (*outer, level)
             try:
-                if before not in getattr(o, "unheard", ()):  # a call saved is a step nearer by hand
+                if before not in unheard:  # a call saved is a step nearer to the loop by hand
                     o.callback(before)
                 result = f(o, *args, **kwargs)
-                if fires_after and after not in getattr(o, "unheard", ()):
+                if fires_after and after not in o.unheard:
                     o.callback(after)
             except BaseException as raised:
                 o.levels = outer
@@ -133,7 +137,7 @@ class with_cbs:
                     raise left  # noqa: B904  what it replaces stays visible as its context
                 return None
             o.levels = outer
-            if cleanup in getattr(o, "unheard", ()):
+            if cleanup in o.unheard:
                 return result
             raised = _clean_up(o, cleanup, None)
             if raised is not None and not isinstance(raised, own_cancels(level, f)):

@@ -36,6 +36,7 @@ class Fitting(Dispatch):
             raise ValueError("n_steps counts updates, and train=False makes none; give n_epochs")
         plan.train_dl = pick_loader(self.dls, True)
         plan.n_batches = n_batches(plan.train_dl) if train else None
+        plan.frozen, plan.lr_seen = self.plan.frozen, self.plan.lr_seen
         self.plan, plan.lr = plan, lr
         if not self.depth:  # a nested run does not change what is known of the last fit
             self.interrupts.stopped = False
@@ -54,7 +55,7 @@ class Fitting(Dispatch):
         return valid
 
     def _make_opt(self, lr: float | slice | None, reset_opt: bool) -> None:
-        changed, self._lr_seen = self.lr != self._lr_seen, self.lr
+        changed, self.plan.lr_seen = self.lr != self.plan.lr_seen, self.lr
         if self.opt is not None and (self.opt_func is None or not reset_opt):
             if lr is None and changed:  # `learn.lr` was set since it had its last effect
                 lr = self.lr

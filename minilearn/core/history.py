@@ -90,7 +90,7 @@ class History(list):
         if not self:
             raise ValueError("the history has no rows yet: call plot() after a fit")
         by_epoch = len(set(self["epoch"])) == len(self)
-        x = [i + 1 for i in self["epoch"]] if by_epoch else self["steps"]
+        x = self["epoch" if by_epoch else "steps"]
         names = names or tuple(
             dict.fromkeys(_metric_name(c) for c in self.columns if _is_number(self[c], c))
         )

@@ -62,9 +62,9 @@ class Loop(Fitting):
         super().__init__(cbs)
         self.model, self.dls, self.loss_func = model, dls, loss_func
         # a ready optimizer keeps its rate, unless one was given
-        self.lr, self._lr_seen = None if opt is not None and lr is DEFAULT_LR else lr, None
+        self.lr = None if opt is not None and lr is DEFAULT_LR else lr
         self.opt, self.opt_func = opt, opt_func if opt is None else None
-        self.count, self.train_loss, self.plan, self.frozen = count, train_loss, Plan(0), []
+        self.count, self.train_loss, self.plan = count, train_loss, Plan(0)
         self.interrupts = Interrupts()
         self.history, self.row = History(), {}
 
@@ -72,7 +72,7 @@ class Loop(Fitting):
 
     @with_cbs("fit")
     def _fit(self, train: bool, valid: bool) -> None:
-        self.frozen = frozen_modules(self.model)
+        self.plan.frozen = frozen_modules(self.model)
         if self.plan.options is None:  # a resume goes on with those that were saved
             self.plan.options = group_options(self.opt)
         for self.plan.epoch in self.plan.epochs:  # noqa: B020
@@ -94,7 +94,7 @@ class Loop(Fitting):
         self.training, self.plan.valid_name = training, name
         valid_dl = pick_loader(self.dls, False) if name is None else self.dls[name]
         self.dl = self.plan.train_dl if training else valid_dl
-        set_mode(self.model, training, self.frozen)
+        set_mode(self.model, training, self.plan.frozen)
         self._one_epoch()
 
     @with_cbs("epoch")
@@ -107,9 +107,11 @@ class Loop(Fitting):
     def _one_batch(self) -> None:
         try:
             self.predict()
-            self.callback("after_predict")
+            if "after_predict" not in self.unheard:
+                self.callback("after_predict")
             self.get_loss()
-            self.callback("after_loss")
+            if "after_loss" not in self.unheard:
+                self.callback("after_loss")
             if self.training:
                 self.backward_and_step()
         finally:  # the graph must not outlive the batch
@@ -119,14 +121,15 @@ class Loop(Fitting):
 
     def backward_and_step(self) -> None:
         """Compute the gradients and make an update; what is left of the gradients is cleared."""
-        self.has_grads = False
+        plan = self.plan
+        plan.has_grads = False
         try:
             self._one_backward()
-            if self.has_grads:
+            if plan.has_grads:
                 self.close_group()
-                self.has_grads = False  # spent, or CancelStepException asked to keep them
+                plan.has_grads = False  # spent, or CancelStepException asked to keep them
         finally:
-            if self.has_grads and not self.plan.in_group:
+            if plan.has_grads and not plan.in_group:
                 self.clear_grads()
 
     @with_cbs("backward")
@@ -137,7 +140,7 @@ class Loop(Fitting):
             if not self.plan.in_group:  # a backward pass that broke off left them
                 self.clear_grads()
             raise
-        self.has_grads = True
+        self.plan.has_grads = True
 
     def close_group(self) -> None:
         """Make an update with the gradients that there are: of a batch, or of a group of them."""
@@ -150,7 +153,8 @@ class Loop(Fitting):
         self.step()
         self.plan.steps_done += 1
         try:
-            self.callback("after_step")
+            if "after_step" not in self.unheard:
+                self.callback("after_step")
         finally:  # whatever follows a step, its gradients are spent
             self.zero_grad()
 

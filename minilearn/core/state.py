@@ -31,7 +31,6 @@ class LoopState:
     loss_func: Any
     opt_func: Callable[..., Any] | str | None  # None keeps `opt`
     lr: float | slice | None
-    _lr_seen: float | slice | None  # when a fit used it last
     cbs: list[Any]
     count: Callable[[Any], Any] | None
     train_loss: bool  # whether the parameters of a loss module are trained
@@ -44,7 +43,6 @@ class LoopState:
     training: bool = False  # whether this epoch trains, or validates
     dl: Any = None  # the loader of this epoch
     metrics: Any  # the MetricsCB, once a fit had one
-    frozen: list[nn.Module]  # modules that stay in eval mode
     levels: tuple[str, ...] = ()  # the levels that are running, outermost first
     error: BaseException | None = None  # during a clean-up: what ended the level
     stage: str | None = None  # which fit this is, in a method that makes several
@@ -57,7 +55,6 @@ class LoopState:
     preds: Any = None
     loss: Any = None
     loss_parts: dict[str, Any] | None = None  # where the loss is a sum of named parts
-    has_grads: bool = False  # the backward pass of this batch is done, its gradients are unspent
 
     # methods of the Learner that modules below it call on it, so that a subclass may override them
     _new_opt: Callable[..., Any]

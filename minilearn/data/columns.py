@@ -79,7 +79,7 @@ def _load_column(key: str, column: pa.ChunkedArray, feature: Any, limit: float) 
         row = column.is_null().to_pylist().index(True)
         raise ValueError(f"column {key!r} has no value in row {row}; filter such rows out first")
     if is_image(feature):
-        return decode_images(column.to_pylist(), feature, key, limit)
+        return decode_images(column, feature, key, limit)
     if hasattr(feature, "decode_example"):
         kind = type(feature).__name__
         raise TypeError(f"column {key!r} is of type {kind}; decode it in ds.with_transform(f)")
@@ -91,7 +91,7 @@ def _load_column(key: str, column: pa.ChunkedArray, feature: Any, limit: float) 
 
 
 def decode_images(
-    rows: Sequence[Mapping[str, Any]], feature: Any, key: str = "image", limit: float = MEMORY_LIMIT
+    column: pa.ChunkedArray, feature: Any, key: str = "image", limit: float = MEMORY_LIMIT
 ) -> Tensor:
     """Decode the rows of an Image column to uint8, shape (N, C, H, W), as `ds[i]` would show them.
 
@@ -99,12 +99,12 @@ def decode_images(
     have one size and mode.
 
     Args:
-        rows: what the column stores: dicts with `bytes` or a `path`.
+        column: what is stored: dicts with `bytes` or a `path`.
         feature: the column's `datasets.Image`.
         key: the column's name, for errors.
         limit: the most bytes that the result may take.
     """
-    shape, n = _open(rows[0], feature).shape, len(rows)
+    shape, n = _open(column[0].as_py(), feature).shape, len(column)
     if (size := math.prod(shape) * n) > limit:
         raise MemoryError(
             f"the {n:,} images of column {key!r} take {size / 2**30:.1f} GiB when decoded, above "
@@ -114,7 +114,7 @@ def decode_images(
     images = torch.empty(n, *shape, dtype=torch.uint8)
 
     def read(row: int) -> None:
-        image = _open(rows[row], feature)
+        image = _open(column[row].as_py(), feature)  # one at a time: all would be held twice
         if image.shape != shape:
             raise ValueError(
                 f"images of column {key!r} differ: (C, H, W) is {tuple(shape)} in row 0 and "

@@ -119,8 +119,12 @@ def _targets(dl: Any) -> Tensor | None:
         return found if found.dim() == 1 + found.is_floating_point() else None
     found = list(dl.columns.values())[-1] if isinstance(dl, ArrayLoader) else None
     if isinstance(found, Tensor) and found.dim() == 1 and not found.is_floating_point():
-        return found
+        return _served(dl, found)
     return None
+
+
+def _served(dl: ArrayLoader, column: Tensor) -> Tensor:
+    return column if dl.rows is None else column[dl.rows]
 
 
 def _counts(targets: dict[str, Tensor | None], names: list[Any] | None) -> dict[str, dict]:
@@ -168,4 +172,4 @@ def _stats(dl: Any) -> tuple[Tensor | None, Tensor | None]:
 def _pixels(dl: Any) -> Tensor | None:
     columns = dl.columns.values() if isinstance(dl, ArrayLoader) else ()
     wanted = (x for x in columns if isinstance(x, Tensor) and x.dtype == torch.uint8)
-    return next((x for x in wanted if x.dim() == 4), None)
+    return next((_served(dl, x) for x in wanted if x.dim() == 4), None)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import gzip
 import io
+import math
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,28 +58,31 @@ def _read_idx(path: Path) -> np.ndarray:
     """Read an IDX file of bytes: two zeros, type 8, number of axes, the sizes, then the values."""
     import numpy as np
 
-    raw = gzip.decompress(path.read_bytes())
-    if raw[:3] != b"\x00\x00\x08":
-        raise ValueError(f"{path} is no IDX file of bytes: it starts with {raw[:4]!r}")
-    shape = np.frombuffer(raw, ">i4", count=raw[3], offset=4)
-    return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape)
+    with gzip.open(path) as file:
+        start = file.read(4)
+        if start[:3] != b"\x00\x00\x08":
+            raise ValueError(f"{path} is no IDX file of bytes: it starts with {start!r}")
+        shape = np.frombuffer(file.read(4 * start[3]), ">i4")
+        return np.frombuffer(file.read(math.prod(shape.tolist())), np.uint8).reshape(shape)
 
 
 def as_table(images: np.ndarray, labels: np.ndarray, level: int) -> pa.Table:
     """Pack images (as PNG files of zlib `level`) and labels as `datasets` stores them."""
+    import numpy as np
     import pyarrow as pa
 
-    files = [{"bytes": _png(image, level), "path": None} for image in images]
     schema = _features().arrow_schema
-    return pa.Table.from_arrays([pa.array(files, schema[0].type), pa.array(labels)], schema=schema)
+    parts = np.split(images, range(1000, len(images), 1000))  # so that few files are held twice
+    files = [pa.array([_file(image, level) for image in part], schema[0].type) for part in parts]
+    return pa.Table.from_arrays([pa.chunked_array(files), pa.array(labels)], schema=schema)
 
 
-def _png(image: np.ndarray, level: int) -> bytes:
+def _file(image: np.ndarray, level: int) -> dict[str, Any]:
     from PIL import Image
 
     file = io.BytesIO()
     Image.fromarray(image).save(file, "PNG", compress_level=level)
-    return file.getvalue()
+    return {"bytes": file.getvalue(), "path": None}
 
 
 def _features() -> Features:
@@ -97,7 +101,9 @@ def _as_dataset(split: str, full: bool) -> Dataset:
         table = pq.read_table(SAMPLE / f"{split}.parquet").cast(_features().arrow_schema)
     homepage = "https://github.com/zalandoresearch/fashion-mnist"
     info = DatasetInfo(features=_features(), license="MIT", homepage=homepage)
-    return Dataset(table, info=info, split=NamedSplit(split))
+    # given, since `datasets` would copy the table to compute it
+    fingerprint = f"fashion_mnist_{'full' if full else 'sample'}_{split}"
+    return Dataset(table, info=info, split=NamedSplit(split), fingerprint=fingerprint)
 
 
 def _from_hub() -> DatasetDict:

@@ -23,34 +23,40 @@ class Dataset:
     Args:
         arrays: tensors, numpy arrays, tables or columns of pandas, or other sequences, of N items
             each.
+        rows: the numbers of the items that there are, in their order; None for all N.
 
     Raises:
         ValueError: the arrays differ in length.
     """
 
-    def __init__(self, *arrays: Any) -> None:
+    def __init__(self, *arrays: Any, rows: Tensor | None = None) -> None:
         arrays = tuple(map(as_array, arrays))
         lengths = [len(a) for a in arrays]
         if len(set(lengths)) != 1:
             raise ValueError(f"arrays of one length are needed, these have {lengths}")
-        self.arrays = arrays
+        self.arrays, self.rows = arrays, rows
 
     @property
     def x(self) -> Any:
         """The first array, the inputs."""
-        return self.arrays[0]
+        return self._column(0)
 
     @property
     def y(self) -> Any:
         """The second array, the targets."""
-        return self.arrays[1]
+        return self._column(1)
+
+    def _column(self, number: int) -> Any:
+        column = self.arrays[number]
+        return column if self.rows is None else column[self.rows]
 
     def __len__(self) -> int:
         """Return the number of items."""
-        return len(self.arrays[0])
+        return len(self.arrays[0] if self.rows is None else self.rows)
 
     def __getitem__(self, i: Any) -> tuple:
         """Return item, slice or index list `i` of every array."""
+        i = i if self.rows is None else self.rows[i]
         return tuple(a[i] for a in self.arrays)
 
 
@@ -113,9 +119,14 @@ def make_loader(
     if not is_stream:
         check_not_empty(ds, split, batch_size, drop_last)
     if arrays:
-        columns = dict(enumerate(arrays))
         return ArrayLoader(
-            columns, batch_size, dataset=ds, shuffle=shuffle, drop_last=drop_last, seed=seed
+            dict(enumerate(arrays)),
+            batch_size,
+            rows=getattr(ds, "rows", None),
+            dataset=ds,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            seed=seed,
         )
     kwargs = {
         "drop_last": drop_last,

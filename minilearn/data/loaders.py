@@ -20,8 +20,11 @@ from .images.dataset import ImageDataset
 from .images.errors import ErrorLog
 from .loader_factory import Dataset, as_array, check_not_empty, get_dls
 from .pipeline import Pipeline
+from .seeded import permutation
 
 log = logging.getLogger(__name__)
+
+NUMBERS = "biufc"  # kinds of numpy's types
 
 
 class DataLoaders:
@@ -150,9 +153,13 @@ class DataLoaders:
     ) -> DataLoaders:
         """Make loaders of arrays in memory; a random part is for validation.
 
+        Arrays that are contiguous and may be written to are not copied: a later change of theirs
+        changes the batches.
+
         Args:
             x: N items as a tensor, a numpy array, or a table or column of pandas, whose rows are
-                taken in their order. Numpy's float64 becomes torch's default type.
+                taken in their order, whatever the index. Float64 of numpy and pandas becomes
+                torch's default type, unsigned integers above 8 bits int64.
             y: the targets, likewise.
             more: further arrays, each an element of the batch.
             bs: items in a training batch.
@@ -163,7 +170,7 @@ class DataLoaders:
             kwargs: `bs_valid` and `drop_last` of `get_dls`.
 
         Raises:
-            TypeError: an array holds something else than numbers.
+            TypeError: an array holds something else than numbers; names the columns of a table.
             ValueError: the arrays differ in length, or a part would be empty.
         """
         arrays = [_as_tensor(a) for a in (x, y, *more) if a is not None]
@@ -181,8 +188,8 @@ class DataLoaders:
                 f"valid_pct={valid_pct} of {n:,} items leaves {n - n_valid:,} for training and "
                 f"{n_valid:,} for validation; both need at least one"
             )
-        order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-        valid, train = (Dataset(*(a[i] for a in arrays)) for i in order.tensor_split([n_valid]))
+        order = permutation(n, seed).tensor_split([n_valid])
+        valid, train = (Dataset(*arrays, rows=rows) for rows in order)
         return cls.from_dsets(train, valid if n_valid else None, bs=bs, **kwargs)
 
     @classmethod
@@ -252,15 +259,35 @@ class DataLoaders:
         return dls
 
 
-def _as_tensor(array: Any) -> Tensor:
-    array = as_array(array)
-    if getattr(getattr(array, "dtype", None), "kind", "") == "O":
+def _as_tensor(data: Any) -> Tensor:
+    array = as_array(data)
+    if isinstance(array, np.ndarray) and array.dtype.kind == "O":
         array = np.asarray(array.tolist())  # pandas: several types, or missing values allowed
-    if getattr(getattr(array, "dtype", None), "kind", "") in ("O", "U", "S"):
-        raise TypeError(
-            f"an array of {array.dtype} is no tensor: turn texts and categories into numbers, by "
-            ".cat.codes of pandas for example, and fill missing values"
-        )
-    tensor = torch.as_tensor(array)
+    if isinstance(array, np.ndarray):
+        if array.dtype.kind not in NUMBERS:
+            raise TypeError(
+                f"{_found_in(data, array)}: turn texts and categories into numbers, by .cat.codes "
+                "of pandas for example, dates into a difference in days, and fill missing values"
+            )
+        # torch takes neither negative strides nor the byte order of other machines
+        array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+    tensor = torch.as_tensor(array).contiguous()
+    if tensor.dtype in (torch.uint16, torch.uint32, torch.uint64):  # torch can hardly index them
+        return tensor.long()
     wide = tensor.dtype == torch.float64 and not isinstance(array, Tensor)
     return tensor.to(torch.get_default_dtype()) if wide else tensor
+
+
+def _found_in(data: Any, array: np.ndarray) -> str:
+    """Say what holds no numbers: some columns of a table, a named column, an array."""
+    columns = dict(data.items()) if hasattr(data, "columns") else {}
+    bad = [name for name, column in columns.items() if not _is_numeric(column)]
+    if bad:
+        return f"the columns {bad} of the table hold no numbers"
+    name = getattr(data, "name", None)
+    of = "an array" if name is None else f"the column {name!r}"
+    return f"{of} of {getattr(data, 'dtype', array.dtype)} is no tensor"
+
+
+def _is_numeric(column: Any) -> bool:
+    return np.asarray(column.tolist()).dtype.kind in NUMBERS

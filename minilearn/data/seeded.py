@@ -39,10 +39,15 @@ def draw_seed() -> int:
     return int(torch.randint(2**62, ()))
 
 
+def permutation(n: int, seed: int) -> Tensor:
+    """Return the numbers 0 to n-1 in an order fixed by the seed, shape (n,), int32 if they fit."""
+    dtype = torch.int32 if n < 2**31 else torch.int64  # the order is the same
+    return torch.randperm(n, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
 def shuffled(n: int, seed: int, epoch: int) -> Tensor:
     """Return the numbers 0 to n-1 in the order of this epoch, shape (n,)."""
-    generator = torch.Generator().manual_seed(derive_seed(seed, epoch))
-    return torch.randperm(n, generator=generator)
+    return permutation(n, derive_seed(seed, epoch))
 
 
 class EpochLoader:
@@ -73,6 +78,7 @@ class ArrayLoader(EpochLoader):
     Args:
         columns: arrays of one length N by name; tensors, or lists where values are no numbers.
         batch_size: items a batch; the last one is smaller unless `drop_last`.
+        rows: which of the N rows there are, in the order of the data; None for all.
         dataset: what `loader.dataset` shows; not read.
         shuffle: in a new order in each epoch, fixed by (seed, epoch).
         drop_last: leave out a last batch that is not full.
@@ -87,6 +93,7 @@ class ArrayLoader(EpochLoader):
         columns: Mapping[Any, Tensor | list],
         batch_size: int,
         *,
+        rows: Tensor | None = None,
         dataset: Any = None,
         shuffle: bool = False,
         drop_last: bool = False,
@@ -94,11 +101,11 @@ class ArrayLoader(EpochLoader):
         transforms: Mapping[Any, Callable[[Tensor], Tensor]] | None = None,
         as_tuple: bool = True,
     ) -> None:
-        self.columns, self.dataset = dict(columns), dataset
+        self.columns, self.rows, self.dataset = dict(columns), rows, dataset
         self.batch_size = whole("batch_size", batch_size, of="items")
         self.shuffle, self.drop_last, self.seed, self.epoch = shuffle, drop_last, seed, 0
         self.transforms, self.as_tuple = dict(transforms or {}), as_tuple
-        self.n = len(next(iter(self.columns.values())))
+        self.n = len(next(iter(self.columns.values())) if rows is None else rows)
 
     def __len__(self) -> int:
         """Return the number of batches."""
@@ -111,12 +118,15 @@ class ArrayLoader(EpochLoader):
             start: the first batch, counted after `cut`.
             cut: selects from an iterator over batches of rows, each a tensor (B,).
         """
-        order = torch.arange(self.n)
         if self.shuffle:
             self.seed = draw_seed() if self.seed is None else self.seed
             order = shuffled(self.n, self.seed, self.epoch)
+        else:
+            order = torch.arange(self.n)
+        order = order if self.rows is None else self.rows.index_select(0, order)
         self.epoch += 1
-        rows = order.split(self.batch_size)[: len(self)]
+        firsts = range(0, self.n, self.batch_size)[: len(self)]
+        rows = (order[i : i + self.batch_size] for i in firsts)
         return map(self.batch_of, islice(cut(rows), start, None))
 
     def batch_of(self, rows: Tensor) -> tuple | dict:

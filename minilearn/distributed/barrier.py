@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..base.batch import n_batches
 from ..callbacks.gradients import items_of
 from ..callbacks.training import adds_up
-from ..core.callback import Callback
+from ..core.callback import Callback, attribute
 from ..core.events import (
     CancelEpochException,
     CancelException,
@@ -48,7 +48,7 @@ class Requests(ABC):
 
 def processes_of(learn: Any) -> Processes | None:
     """Return the processes that make the running fit together, None where there is one."""
-    cbs = (cb for cb in getattr(learn, "cbs", ()) if isinstance(cb, BarrierCB))
+    cbs = (cb for cb in attribute(learn, "cbs") if isinstance(cb, BarrierCB))
     return next((cb.processes for cb in cbs), None)
 
 

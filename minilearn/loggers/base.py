@@ -19,28 +19,32 @@ from ..core.events import CancelException, Order
 from ..core.learner import Loop
 from ..core.plan import parse_every
 from ..metrics.mean import loss_of
+from ..progress.callback import ProgressCB
 from .smoothing import MetricStorage
 
 _running: list[Loop] = []  # those with a logger, the innermost last
 
 
-def log(self: Loop, smooth: bool = True, **values: Any) -> None:
+def log(self: Loop, smooth: bool = True, *, bar: bool = False, **values: Any) -> None:
     """Give values to the loggers among the callbacks, from any code that runs during a fit.
 
     During training, numbers and tensors with one element join the next record of an update. Their
     means over an epoch join its record as `train_<name>` and `valid_<name>` (as `<name>` outside of
     training and validation). Tensors are read when a record is written. Larger tensors become
     histograms and figures of matplotlib become images, at once, if the logger can write them.
-    Without a logger nothing happens.
+    A ProgressCB plots those that its `plot` names. Without any of these nothing happens.
 
     Args:
         self: the Learner.
         smooth: False to show a value as it is, instead of the mean since the record before.
+        bar: whether the bar of a ProgressCB shows the last of these values, too.
         values: by name.
     """
     for cb in self.cbs:
         if isinstance(cb, LoggerCB):
             cb.add(self, smooth, values)
+        elif isinstance(cb, ProgressCB):
+            cb.add(self, values, bar)
 
 
 def log_values(smooth: bool = True, **values: Any) -> None:

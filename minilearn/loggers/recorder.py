@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..base.modes import is_training
 from ..base.plotting import as_written, subplots
 from ..core.callback import Callback
 from ..core.events import Order
@@ -22,6 +23,8 @@ class RecorderCB(Callback):
         names: hyper-parameters to record: "lr", "mom" (momentum, or the first beta), "wd" (weight
             decay), or any key of a parameter group.
         groups: record a list with the value of each parameter group, instead of the first one's.
+        columns: also put the last record of each training epoch into the history, and so into the
+            table: `RecorderCB("lr", columns=True)`.
         functions: what to record by name: a function of this callback, whose `pg` is a parameter
             group, or a hyper-parameter as in `names`.
 
@@ -31,15 +34,17 @@ class RecorderCB(Callback):
 
     >>> rec = RecorderCB("mom", lr=lambda cb: cb.pg["lr"])
 
-    Events: before_fit, after_step, after_batch, cleanup_fit
+    Events: before_fit, after_step, after_batch, after_epoch, cleanup_fit
     Order:  METRICS
-    Reads:  opt
-    Writes:
+    Reads:  opt, training, row
+    Writes: row
     """
 
     order = Order.METRICS
 
-    def __init__(self, *names: str, groups: bool = False, **functions: Any) -> None:
+    def __init__(
+        self, *names: str, groups: bool = False, columns: bool = False, **functions: Any
+    ) -> None:
         self.functions: dict[str, Any] = {**{name: name for name in names}, **functions}
         for f in self.functions.values():
             if not callable(f) and not isinstance(f, str):
@@ -47,7 +52,7 @@ class RecorderCB(Callback):
                     f"RecorderCB records functions of itself and names such as 'lr', not {f!r}; "
                     "write RecorderCB(lr=lambda cb: cb.pg['lr']) or RecorderCB('lr')"
                 )
-        self.groups, self.pg, self._by_update = groups, None, True
+        self.groups, self.columns, self.pg, self._by_update = groups, columns, None, True
         self.recs: dict[str, list[Any]] = {name: [] for name in self.functions}
 
     def before_fit(self, learn: Loop) -> None:
@@ -63,8 +68,13 @@ class RecorderCB(Callback):
 
     def after_batch(self, learn: Loop) -> None:
         """Record each batch where your own learner does not count updates."""
-        if not self._by_update and getattr(learn, "training", learn.model.training):
+        if not self._by_update and is_training(learn):
             self._record(learn.opt)
+
+    def after_epoch(self, learn: Loop) -> None:
+        """Put the last records into the row of this round, if the row is to have them."""
+        if self.columns and learn.training:
+            learn.row = learn.row | {n: _as_numbers(v[-1]) for n, v in self.recs.items() if v}
 
     def cleanup_fit(self, learn: Loop) -> None:
         """Read what was recorded as tensors."""

@@ -119,7 +119,7 @@ def fine_tune(
     """
     cbs = as_callbacks(cbs)
     resumed = self._resume_cbs(resume, cbs) if resume not in (None, False) else []
-    in_second = any(cb.state.get("stage") == "fine_tune, 2" for cb in resumed)
+    in_second = any(cb.saved.get("stage") == "fine_tune, 2" for cb in resumed)
     try:
         if freeze_epochs and not in_second:
             self.stage = "fine_tune, 1"

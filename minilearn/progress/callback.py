@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import wraps
 from time import perf_counter
@@ -21,6 +21,7 @@ from ..base.text import is_terminal
 from ..core.callback import Callback
 from ..core.events import Order
 from ..core.learner import Loop
+from ..metrics.callback import MetricsCB
 from .notebook_display import Notebook
 from .terminal import Bar, Lines, Terminal, redirected_log
 
@@ -48,14 +49,20 @@ class ProgressCB(Callback):
 
     In a terminal the bar is below the table and vanishes with the fit; in a notebook both are one
     output, updated in place. Written to a file or a pipe, a fit is one plain line a round. The
-    columns are those of `learn.history`; a narrow terminal leaves some out.
+    columns are those of `learn.history`; a narrow terminal leaves some out, and says which. A
+    notebook shows the last 100 rows.
 
-    The bar is drawn at most five times a second, and only then the loss is read from the device.
-    While a fit runs, a MetricsCB does not print its rows. Of several ProgressCBs the last one shows
-    the fit. Where a display fails, one warning says so, and the fit goes on without.
+    The bar is drawn at most five times a second, and only then the loss is read from the device,
+    as are values of `learn.log(..., bar=True)`. While a fit runs, a MetricsCB does not print its
+    rows. Of several ProgressCBs the last one shows the fit. Where a display fails, one warning says
+    so, and the fit goes on without.
 
     Args:
-        plot: also plot the losses during the fit, in notebooks; elsewhere it has no effect.
+        plot: also plot the losses during the fit, in notebooks; elsewhere it has no effect. Names
+            say what to plot instead: "loss", metrics, other columns of the history, and what
+            `learn.log` is given.
+        metrics: show the metrics of the running epoch in the bar, those of this process. Each
+            drawing computes them on a copy.
 
     Events: before_fit, before_epoch, after_batch, after_round, after_fit, cleanup_fit
     Order:  REPORT
@@ -69,8 +76,12 @@ class ProgressCB(Callback):
     _plots = False  # whether the display needs the loss of each batch
     _due = math.inf  # when to draw the bar
 
-    def __init__(self, plot: bool = False) -> None:
-        self.plot = plot
+    def __init__(self, plot: bool | str | Sequence[str] = False, metrics: bool = False) -> None:
+        self.plot = (
+            ("loss",) if plot is True else (plot,) if type(plot) is str else tuple(plot or ())
+        )
+        self.metrics = metrics
+        self._logged: dict[str, Any] = {}  # for the bar, in this epoch
         self._redirected = ExitStack()
 
     @harmless
@@ -102,7 +113,7 @@ class ProgressCB(Callback):
         if self._rows_shown is None:  # a resumed fit begins with rows that were shown before
             self._rows_shown = len(getattr(learn, "history", ()))
         self._show_rows(learn)
-        self._start, self._total = perf_counter(), n_batches_of_epoch(learn)
+        self._start, self._total, self._logged = perf_counter(), n_batches_of_epoch(learn), {}
         if self._start >= self._due:
             self._draw_bar(learn, done=0)
 
@@ -142,8 +153,13 @@ class ProgressCB(Callback):
         if isinstance(loss, Tensor):
             loss = loss.float().mean().item()  # waits for the device
         phase = "train" if is_training(learn) else "valid"
+        values = {name: float(value) for name, value in self._logged.items()}
+        for cb in learn.cbs if self.metrics and done else ():
+            if isinstance(cb, MetricsCB):
+                values = cb.running(learn) | values
         seconds = perf_counter() - self._start
-        self._display.show_bar(Bar(fit_progress(learn), phase, done, self._total, seconds, loss))
+        bar = Bar(fit_progress(learn), phase, done, self._total, seconds, loss, values)
+        self._display.show_bar(bar)
         self._due = perf_counter() + self._display.redraw_every
 
     def _show_rows(self, learn: Loop) -> None:
@@ -152,8 +168,7 @@ class ProgressCB(Callback):
             return
         counts_steps = learn.plan.cuts or learn.plan.n_steps is not None
         for row in learn.history[self._rows_shown :]:
-            if "valid_loss" in row:
-                self._display.add_valid_loss(row["valid_loss"])
+            self._display.add_values(row)
             self._display.add_row({k: v for k, v in row.items() if k != "steps" or counts_steps})
         self._rows_shown = len(learn.history)
 
@@ -163,8 +178,28 @@ class ProgressCB(Callback):
         if self._display is None:
             return
         if row.get("train") == "eval" and "loss" in row:
-            self._display.add_valid_loss(float(row["loss"]))
+            self._display.add_values({"valid_loss": float(row["loss"])})
         self._display.add_row(row)
+
+    def add(self, learn: Loop, values: dict[str, Any], bar: bool) -> None:
+        """Keep what `learn.log` was given for the bar and the plot; it is read when they are drawn.
+
+        Args:
+            learn: the Learner.
+            values: numbers and tensors with one element by name; others are ignored.
+            bar: whether the bar shows them, until this training epoch or validation ends.
+        """
+        if not self._shows(learn):
+            return
+        prefix = ("train_" if learn.training else "valid_") if "epoch" in learn.levels else ""
+        for name, value in values.items():
+            if not (bar or name in self.plot) or getattr(value, "numel", lambda: 1)() != 1:
+                continue
+            if isinstance(value, Tensor):  # a copy, which holds no graph
+                value = value.detach().float().mean()
+            self._display.add_values({prefix + name: value}, int(prefix == "train_"))
+            if bar:
+                self._logged[name] = value
 
     def _close(self) -> None:
         """Close the display if one is open, and let others print again."""
@@ -175,10 +210,12 @@ class ProgressCB(Callback):
 
     def __repr__(self) -> str:
         """Show whether it plots."""
-        return f"ProgressCB({'plot=True' if self.plot else ''})"
+        plot = "plot=True" if self.plot == ("loss",) else f"plot={self.plot}"
+        shown = [plot] * bool(self.plot) + ["metrics=True"] * self.metrics
+        return f"ProgressCB({', '.join(shown)})"
 
 
-def open_display(plot: bool = False) -> Lines:
+def open_display(plot: Sequence[str] = ()) -> Lines:
     """Return the display for this process: a notebook's output, a terminal, or else plain lines."""
     if in_notebook():
         return Notebook(plot)

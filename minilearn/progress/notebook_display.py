@@ -8,23 +8,34 @@ import io
 import math
 import time
 from array import array
+from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..base.plotting import as_written
 from .terminal import Bar, Lines
+
+MOST_ROWS = 100  # that are shown; laying out all of a long table takes longer with each row
 
 
 class Notebook(Lines):
-    """One output of a cell, updated in place: table, bars, and a plot of the losses."""
+    """One output of a cell, updated in place: table, bars, and a plot of the losses.
+
+    Args:
+        plot: what to plot, "loss" and other names; nothing where it is empty.
+    """
 
     redraw_every = 0.25
 
-    def __init__(self, plot: bool) -> None:
+    def __init__(self, plot: Sequence[str] = ()) -> None:
         super().__init__()
+        self.rows: deque[dict[str, str]] = deque(maxlen=MOST_ROWS)
+        self.n_rows, self.row_due = 0, -math.inf
         self.bar: Bar | None = None
-        self.curve, self.has_plot = LossCurve() if plot else None, plot
+        self.curve, self.has_plot = LossCurve(plot) if plot else None, bool(plot)
         self.handle: Any = None
 
     def show_bar(self, bar: Bar) -> None:
@@ -34,9 +45,13 @@ class Notebook(Lines):
             self.curve.draw_if_due()
         self.show()
 
-    def write_row(self) -> None:
-        """Show the table with its new row."""
-        self.show()
+    def write_row(self, cells: dict[str, str]) -> None:
+        """Show the table with its new row; one that follows fast is shown with a later one."""
+        self.rows.append(cells)
+        self.n_rows += 1
+        if time.perf_counter() >= self.row_due:
+            self.show()
+            self.row_due = time.perf_counter() + self.redraw_every
 
     def add_loss(self, loss: Any) -> None:
         """Record the loss of a training batch, without reading it."""
@@ -44,10 +59,10 @@ class Notebook(Lines):
             # a new tensor: CUDA graphs overwrite what a compiled model returns
             self.curve.pending.append(loss.detach().float().mean())
 
-    def add_valid_loss(self, loss: float) -> None:
-        """Record a validation loss, after the training batches so far."""
+    def add_values(self, values: dict[str, Any], ahead: int = 0) -> None:
+        """Record further values for the plot, `ahead` of the training batches so far."""
         if self.curve is not None:
-            self.curve.add_valid(loss)
+            self.curve.add_values(values, ahead)
 
     def close(self) -> None:
         """Remove the bars; the table and the whole plot stay."""
@@ -63,17 +78,23 @@ class Notebook(Lines):
 
         self.header = self.columns
         lines = [self._line(cells) for cells in ({c: c for c in self.columns}, *self.rows)]
-        bundle = {"text/html": self.html(), "text/plain": "\n".join(lines)}
+        text = "\n".join([*filter(None, [self.left_out()]), *lines])
+        bundle = {"text/html": self.html(), "text/plain": text}
         if self.handle is None:
             self.handle = display(bundle, raw=True, display_id=True)
         else:
             self.handle.update(bundle, raw=True)
 
+    def left_out(self) -> str:
+        """Say how many rows are not shown."""
+        left = self.n_rows - len(self.rows)
+        return f"the last {len(self.rows)} of {self.n_rows:,} rows" if left else ""
+
     def html(self) -> str:
         """Return the table, the bars and the plot as HTML."""
         from fastprogress.core import text2html_table
 
-        parts = []
+        parts = [f"<p>{self.left_out()}</p>"] if self.left_out() else []
         if self.rows:
             cells = [[row.get(name, "") for name in self.columns] for row in self.rows]
             escaped = [[html.escape(cell) for cell in line] for line in (self.columns, *cells)]
@@ -81,29 +102,45 @@ class Notebook(Lines):
         if self.bar is not None:
             parts += _html_bars(self.bar)
         if self.curve is not None and self.curve.image:
+            width, height = self.curve.size
             parts.append(
-                f'<img width="600" height="300" decoding="sync" alt="losses" '
+                f'<img width="{width}" height="{height}" decoding="sync" '
+                f'alt="{html.escape(", ".join(self.curve.names))}" '
                 f'src="data:image/png;base64,{self.curve.image}">'
             )
         return "\n".join(parts)
 
 
 class LossCurve:
-    """The training loss of each batch and the validation loss of each round, and a plot of both.
+    """The training loss of each batch, further values by name, and a plot of them.
 
     Losses wait on their device and are read together, at most once a second.
+
+    Args:
+        names: of what is plotted, each in axes of its own: "loss", and others, of which
+            `train_<name>` and `valid_<name>` join the axes of `<name>`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, names: Sequence[str] = ("loss",)) -> None:
+        self.names = names
         self.pending: list[Tensor] = []
         self.train = array("f")
-        self.valid: list[tuple[int, float]] = []
+        self.values: dict[str, list[tuple[int, Any]]] = {}  # batches so far, value
         self.image = ""  # a PNG in base64
         self.due = time.perf_counter() + 1
 
-    def add_valid(self, loss: float) -> None:
-        """Add a validation loss at the number of training batches so far."""
-        self.valid.append((len(self.train) + len(self.pending), loss))
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height of the plot in pixels of the page."""
+        return 600 if len(self.names) == 1 else 900, 300 * math.ceil(len(self.names) / 2)
+
+    def add_values(self, values: dict[str, Any], ahead: int = 0) -> None:
+        """Add those that are plotted, `ahead` of the number of training batches so far."""
+        for column, value in values.items():
+            name = column.removeprefix("train_").removeprefix("valid_")
+            if name in self.names and column != "train_loss":  # of which each batch is plotted
+                batch = len(self.train) + len(self.pending) + ahead
+                self.values.setdefault(column, []).append((batch, value))
 
     def draw_if_due(self) -> None:
         """Draw at most once a second, and for at most a tenth of the time."""
@@ -121,22 +158,37 @@ class LossCurve:
         if self.pending:
             self.train.extend(torch.stack(self.pending).tolist())
             self.pending = []
-        if not self.train and not self.valid:
+        if not self.train and not self.values:
             return
-        figure = Figure(figsize=(6, 3))
-        axes = figure.subplots(
-            gridspec_kw={"left": 0.12, "right": 0.98, "bottom": 0.16, "top": 0.97}
-        )
-        axes.plot(*thinned(self.train), label="train", linewidth=1)
-        if self.valid:
-            axes.plot(*zip(*self.valid, strict=True), label="valid", marker="o", markersize=4)
-        axes.set(xlabel="batch", ylabel="loss")
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(loc="upper right")
+        width, height = self.size
+        figure = Figure(figsize=(width / 100, height / 100), layout="constrained")
+        columns = min(2, len(self.names))
+        grid = figure.subplots(math.ceil(len(self.names) / 2), columns, squeeze=False).flat
+        for axes in grid[len(self.names) :]:
+            axes.remove()
+        for name, axes in zip(self.names, grid, strict=False):
+            self._draw(name, axes)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=150)
         self.image = base64.b64encode(buffer.getvalue()).decode()
+
+    def _draw(self, name: str, axes: Any) -> None:
+        """Draw what has this name."""
+        if name == "loss" and self.train:
+            axes.plot(*thinned(self.train), label="train", linewidth=1)
+        has_train = f"train_{name}" in self.values
+        labels = {f"train_{name}": "train", f"valid_{name}": "valid"}
+        for column, label in (labels | {name: "valid" if has_train else as_written(name)}).items():
+            if points := self.values.get(column):
+                points[:] = [(x, float(y)) for x, y in points]  # tensors are read here
+                x, y = zip(*points[:: len(points) // 1000 + 1], strict=True)
+                axes.plot(x, y, label=label, marker="o" if len(x) < 50 else "", markersize=4)
+        axes.set(xlabel="batch", ylabel=as_written(name), xlim=(0, None))
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        if axes.lines:
+            axes.legend(loc="best")
 
 
 def thinned(losses: array, most: int = 1000) -> tuple[list[float], list[float]]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastcore.basics import noop
@@ -31,6 +32,7 @@ class Bar:
         total: batches in all, None when unknown.
         seconds: since the first batch was asked for.
         loss: of the last batch, None where there is none to show.
+        values: what else to show, by name.
     """
 
     fit: tuple[str, int, int | None]
@@ -39,6 +41,7 @@ class Bar:
     total: int | None
     seconds: float
     loss: float | None
+    values: dict[str, Any] = field(default_factory=dict)
 
     @property
     def fraction(self) -> float | None:
@@ -55,6 +58,8 @@ class Bar:
         parts["count"] = f"{self.done}/{self.total}" if known else f"{self.done} batches"
         if self.loss is not None:
             parts["loss"] = f"loss {format_value(self.loss)}"
+        for name, value in self.values.items():
+            parts[f"{name} "] = f"{name} {format_value(value)}"  # no other part has such a name
         if self.done and self.seconds > 0:
             parts["rate"] = _rate(self.done / self.seconds)
             if known:
@@ -65,8 +70,10 @@ class Bar:
     def line(self, width: int, fill: str = "#") -> str:
         """Return one line of fewer than `width` columns; the least important parts go first."""
         parts, most = self.parts(), width - 1
-        known = "percent" in parts
-        order = ("rate", "count", "left", "fit", "percent") if known else ("rate", "fit", "count")
+        known, values = "percent" in parts, [f"{name} " for name in self.values][::-1]
+        order = ["rate", "count", "left", *values, "fit", "percent"]
+        if not known:
+            order = ["rate", *values, "fit", "count"]
         for name in order:
             bar = 11 if known and name in ("rate", "count") else 0  # 11: they go for a bar, too
             if len(" ".join(parts.values())) + bar > most:
@@ -84,35 +91,38 @@ class Lines:
     has_plot = False  # whether it needs the loss of each batch
 
     def __init__(self) -> None:
-        self.rows: list[dict[str, str]] = []
+        self.widths: dict[str, int] = {}  # of each column so far: its name, its widest value
         self.columns: list[str] = []
         self.header: list[str] = []
 
     def add_row(self, row: dict[str, Any]) -> None:
         """Show a row, after a header where its columns are new."""
-        self.rows.append({name: format_cell(name, value) for name, value in row.items()})
-        self.columns = list(in_order(dict.fromkeys([*self.columns, *row])))
-        self.write_row()
+        cells = {name: format_cell(name, value) for name, value in row.items()}
+        if not row.keys() <= self.widths.keys():
+            self.columns = list(in_order(dict.fromkeys([*self.columns, *row])))
+        for name, cell in cells.items():
+            self.widths[name] = max(self.widths.get(name, 6), len(name), len(cell))
+        self.write_row(cells)
 
-    def write_row(self) -> None:
-        """Write the last row."""
+    def write_row(self, cells: dict[str, str]) -> None:
+        """Write a row."""
         shown = self.fitting_columns()
         if shown != self.header:
             self.header = shown
-            write_out(self._line({name: name for name in shown}) + "\n")
-        write_out(self._line(self.rows[-1]) + "\n")
+            self.write_header()
+        write_out(self._line(cells) + "\n")
+
+    def write_header(self) -> None:
+        """Write the names of the columns."""
+        write_out(self._line({name: name for name in self.header}) + "\n")
 
     def fitting_columns(self) -> list[str]:
         """Return the columns that fit the width, here all of them."""
         return self.columns
 
     def _line(self, cells: dict[str, str]) -> str:
-        line = "  ".join(cells.get(name, "").rjust(self.width_of(name)) for name in self.header)
+        line = "  ".join(cells.get(name, "").rjust(self.widths[name]) for name in self.header)
         return line.rstrip()
-
-    def width_of(self, column: str) -> int:
-        """Return how wide a column is: its name, and its widest value so far."""
-        return max(len(column), 6, *(len(row.get(column, "")) for row in self.rows))
 
     def show_bar(self, bar: Bar) -> None:
         """Draw the bar; plain lines have none."""
@@ -120,8 +130,8 @@ class Lines:
     def add_loss(self, loss: Any) -> None:
         """Record the loss of a training batch for the plot; only a notebook has one."""
 
-    def add_valid_loss(self, loss: float) -> None:
-        """Record a validation loss for the plot."""
+    def add_values(self, values: dict[str, Any], ahead: int = 0) -> None:
+        """Record further values for the plot."""
 
     def close(self) -> None:
         """Remove everything but the rows."""
@@ -145,17 +155,33 @@ class Terminal(Lines):
         write_out("\r" + bar.line(width, self._fill()).ljust(width - 1))
         self.bar_shown = True
 
-    def write_row(self) -> None:
-        """Write the last row in the place of the bar."""
+    def write_row(self, cells: dict[str, str]) -> None:
+        """Write a row in the place of the bar."""
         self.close()
-        super().write_row()
+        super().write_row(cells)
+
+    def write_header(self) -> None:
+        """Write the names of the columns, and before them those for which there is no room."""
+        left_out = [name for name in self.columns if name not in self.header]
+        if left_out:
+            text = f"no room for {', '.join(left_out)}"
+            write_out("\n".join(textwrap.wrap(text, terminal_width() - 1)) + "\n")
+        super().write_header()
 
     def fitting_columns(self) -> list[str]:
         """Return the columns that fit the terminal; the least important are left out."""
         shown, width = list(self.columns), terminal_width() - 1
-        while len(shown) > 1 and sum(self.width_of(c) + 2 for c in shown) - 2 > width:
-            shown.remove(max(shown, key=lambda c: (_dispensable(c), self.columns.index(c))))
+        while len(shown) > 1 and sum(self.widths[c] + 2 for c in shown) - 2 > width:
+            shown.remove(max(shown, key=lambda c: (self._dispensable(c), self.columns.index(c))))
         return shown
+
+    def _dispensable(self, column: str) -> int:
+        """Return a rank: metrics of the training go first, then what is no metric."""
+        if column in ("epoch", "train_loss", "valid_loss"):
+            return 0
+        if column.startswith("train_"):
+            return 3
+        return 1 if f"train_{column}" in self.columns else 2
 
     def _line(self, cells: dict[str, str]) -> str:
         return super()._line(cells)[: terminal_width() - 1]
@@ -186,6 +212,8 @@ def format_cell(name: str, value: Any) -> str:
     """Return a value as short text in one line; times in seconds or as a clock."""
     if isinstance(value, Tensor) and value.numel() == 1:
         value = value.item()
+    if (name, value) == ("train", "eval"):  # the mark of a row of MetricsCB
+        return "valid"
     if name == "time" and isinstance(value, float):
         return f"{value:.1f}s" if value < 60 else format_seconds(value)
     return format_value(value if isinstance(value, float) else " ".join(str(value).split()))
@@ -202,12 +230,6 @@ def _rate(rate: float) -> str:
     if rate < 1:
         return f"{1 / rate:.1f} s/it"
     return f"{rate:.0f} it/s" if rate >= 100 else f"{rate:.1f} it/s"
-
-
-def _dispensable(column: str) -> int:
-    if column in ("epoch", "train_loss", "valid_loss"):
-        return 0
-    return 3 if column.startswith("train_") else 2 if column in ("time", "steps") else 1
 
 
 @contextmanager

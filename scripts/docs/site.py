@@ -4,13 +4,31 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from os.path import relpath
 from pathlib import Path
 from typing import Any
 
 from scripts.docs import events, reference
 from scripts.docs.names import ROOT, public_objects, undocumented
 
-PAGES = {"README.md": "index.md", "CHANGELOG.md": "changes.md"}
+PAGES = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changes.md",
+}
+GUIDES = (
+    "train",
+    "schedules",
+    "look_inside",
+    "resume",
+    "images",
+    "text",
+    "many_processes",
+    "command_line",
+    "write_a_callback",
+    "how_the_loop_works",
+    "performance",
+)
 MATH = re.compile(r"(?<![\\$`])(\$\$?)(?=\S)([^$`]+?)(?<=\S)\1(?![\d$`])")
 LINK = re.compile(r"(!?)\[([^\]\n]*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
 
@@ -37,6 +55,7 @@ def site_links(text: str, folder: str = "") -> str:
         text: Markdown.
         folder: where the page lies in the repository, such as "nbs".
     """
+    here = "lessons" if folder == "nbs" else folder.removeprefix("docs").lstrip("/")
 
     def turn(match: re.Match) -> str:
         bang, label, target, anchor = match.groups(default="")
@@ -44,8 +63,7 @@ def site_links(text: str, folder: str = "") -> str:
         if not target or ":" in target or not file.exists():
             return match[0]
         page = site_page(file.resolve().relative_to(ROOT).as_posix())
-        up = "../" if folder else ""
-        return f"{bang}[{label}]({up}{page}{anchor})" if page else label
+        return f"{bang}[{label}]({relpath(page, here or '.')}{anchor})" if page else label
 
     return LINK.sub(turn, text)
 
@@ -91,13 +109,11 @@ def menu() -> list[Any]:
     """Return the menu: lessons and folders as they are found, titles from their first headings."""
     return [
         {"Home": "index.md"},
-        "coming_from.md",
-        "map.md",
-        "events.md",
-        "stopping.md",
+        "getting_started.md",
+        {"Guides": ["coming_from.md", "stopping.md", *(f"guides/{name}.md" for name in GUIDES)]},
         {"Lessons": [f"lessons/{path.stem}.md" for path in notebooks()]},
         {"Reference": [f"reference/{name}.md" for name in reference.FOLDERS]},
-        "changes.md",
+        {"Project": ["events.md", "map.md", "contributing.md", "changes.md"]},
     ]
 
 
@@ -121,8 +137,11 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
-    """Put the tables into the page of events."""
-    return events.filled(markdown) if page.file.src_uri == "events.md" else markdown
+    """Put the tables into the page of events, and turn the links of the guides."""
+    path = page.file.src_uri
+    if (ROOT / "docs" / path).exists():
+        markdown = site_links(markdown, f"docs/{path}".rpartition("/")[0])
+    return events.filled(markdown) if path == "events.md" else markdown
 
 
 class Loads(HTMLParser):

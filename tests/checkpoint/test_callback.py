@@ -2,10 +2,12 @@
 
 import errno
 import hashlib
+import math
 import os
 import pickle
 import random
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -158,6 +160,59 @@ def test_the_check_notices_a_numpy_scalar(tmp_path, monkeypatch):
     toy_learner([CheckpointCB(tmp_path, background=False), Rich()]).fit(1)
     with pytest.raises(pickle.UnpicklingError):
         check_opens(next(tmp_path.glob("*.ckpt")))
+
+
+def long_history(n):
+    row = {
+        "loss": 0.1,
+        "nan": math.nan,
+        "name": "a",
+        "none": None,
+        "n": 2**70,
+        "on": True,
+        "l": [1],
+    }
+    return [row | {"epoch": i, "inf": -math.inf, "third": i / 3} for i in range(n)]
+
+
+@pytest.mark.parametrize("n", [1, 49, 50, 500])
+def test_rows_come_back_from_a_file_as_they_were_however_many(tmp_path, n):
+    rows, floats = long_history(n), [i / 7 for i in range(n)]
+    given = {"minilearn": "0", "history": rows, "cbs": {"a": [{"recs": floats}, rows]}}
+    write(serialisable(given), tmp_path / "a.ckpt")
+    rows[0]["epoch"] = "changed since"
+    found = read(tmp_path / "a.ckpt")
+    rows[0]["epoch"] = 0
+    assert repr(found) == repr(given)  # nan is not equal to itself
+
+
+def test_rows_with_tensors_stay_a_list(tmp_path):
+    rows = [{"epoch": i, "v": torch.tensor(float(i))} for i in range(60)]
+    write(serialisable({"minilearn": "0", "rows": rows}), tmp_path / "a.ckpt")
+    assert read(tmp_path / "a.ckpt")["rows"] == rows
+
+
+@pytest.mark.parametrize("value", [(1, 2), {1: 2}, b"x", 1 + 2j])
+def test_rows_that_json_would_change_stay_a_list(tmp_path, value):
+    rows = [{"epoch": i, "v": value} for i in range(60)]
+    given = serialisable({"minilearn": "0", "rows": rows})
+    write(given, tmp_path / "a.ckpt")
+    assert read(tmp_path / "a.ckpt")["rows"] == serialisable(rows)
+
+
+def test_rows_that_were_saved_before_cost_next_to_nothing_again(tmp_path):
+    def calls(n):
+        """The calls of functions, Python's and C's, for a checkpoint after `n` rounds."""
+        rows, seen = long_history(n), Counter()
+        sys.setprofile(lambda frame, event, arg: seen.update([event]))
+        try:
+            write(serialisable({"history": rows}), tmp_path / "a.ckpt")
+        finally:
+            sys.setprofile(None)
+        return seen.total()
+
+    calls(100)  # the first imports
+    assert calls(2000) < 1.1 * calls(100)
 
 
 # ---- writing ----

@@ -504,3 +504,11 @@ def test_save_checkpoint_by_hand_goes_on_too(tmp_path):
 
 def test_schedules_are_drawn_at_most_once():
     assert all(len(SCHEDULES & set(Options.draw(random.Random(i)).extras)) < 2 for i in range(99))
+
+
+def test_checkpoints_do_not_grow_with_the_number_of_resumes(tmp_path):
+    sizes = []
+    for n_epochs in range(1, 8):
+        toy_learner([MetricsCB(quiet=True), CheckpointCB(tmp_path)]).fit(n_epochs, resume=True)
+        sizes.append(newest_first(tmp_path)[0].stat().st_size)
+    assert sizes[-1] - sizes[1] < 500 * 5  # rows of the history

@@ -21,7 +21,10 @@ from toys import (
 from minilearn.callbacks.training import TrainCB
 from minilearn.core import events
 from minilearn.core.callback import Callback
+from minilearn.core.learner import Loop
+from minilearn.core.state import LoopState
 from minilearn.learner import Learner
+from minilearn.metrics.callback import MetricsCB
 
 # ---- what a Learner takes ----
 
@@ -213,3 +216,13 @@ def test_callbacks_that_are_none_are_left_out(cbs):
 def test_the_check_notices_what_is_neither_none_nor_a_callback():
     with pytest.raises(TypeError, match="is no callback"):
         Learner(linear(), toy_dls(), cbs=[TrainCB(), 0])
+
+
+def test_a_learner_stores_at_most_25_attributes_and_each_is_declared():
+    methods = vars(Learner).keys() | vars(Loop).keys()
+    declared = vars(LoopState)["__annotations__"].keys() - methods
+    assert len(declared) <= 25, sorted(declared)
+    learn = toy_learner([MetricsCB(quiet=True)])
+    learn.fit(1)
+    dispatch = {"_table", "_owners", "_wrap", "handling", "unheard"}  # of events and actions
+    assert vars(learn).keys() <= declared | dispatch

@@ -1,11 +1,13 @@
 """The sample of Fashion-MNIST, against the original files where Debian's package has them."""
 
+import gzip
 import subprocess
 import sys
 import zlib
 
 import numpy as np
 import pytest
+from datasets import Dataset
 
 from minilearn.data import fashion_mnist
 from minilearn.data import fashion_mnist as _function
@@ -74,6 +76,19 @@ def test_full_data_equal_the_original_files():
     assert np.array_equal(
         np.array(full["train"][59_999]["image"]), module.read_original("train")[0][-1]
     )
+
+
+def test_original_files_of_any_length_become_rows_in_their_order(tmp_path, monkeypatch):
+    images = np.random.default_rng(0).integers(0, 256, (2001, 28, 28), dtype=np.uint8)
+    labels = (np.arange(2001) % 10).astype(np.uint8)
+    for kind, values in (("images-idx3", images), ("labels-idx1", labels)):
+        head = bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">i4").tobytes()
+        path = tmp_path / f"train-{kind}-ubyte.gz"
+        path.write_bytes(gzip.compress(head + values.tobytes(), 1))
+    table = module.as_table(*module.read_original("train", tmp_path), level=0)
+    columns = load_columns(Dataset(table))
+    assert np.array_equal(columns["image"][:, 0].numpy(), images)
+    assert np.array_equal(columns["label"].numpy(), labels)
 
 
 def test_full_data_that_are_nowhere_name_both_ways_to_get_them(monkeypatch, tmp_path):

@@ -209,6 +209,46 @@ def test_numpys_doubles_become_torchs_default_type_and_tensors_keep_theirs():
     assert x.dtype == torch.float64
 
 
+def test_from_arrays_serves_the_rows_of_a_permutation_without_copying_the_arrays():
+    x, y = torch.randn(1000, 5).numpy(), np.arange(1000)
+    order = torch.randperm(1000, generator=torch.Generator().manual_seed(7))
+    valid, train = order[:200], order[200:]  # 0.2 of them
+    dls = DataLoaders.from_arrays(x, y, bs=64, seed=7)
+    copies = get_dls(*(TensorDataset(torch.from_numpy(y[i]), i) for i in (train, valid)), 64)
+    for loader, copy in zip((dls.train, dls.valid), copies, strict=True):
+        loader.seed = copy.seed = 3
+        for _ in range(2):
+            for (xb, yb), (expected, _) in zip(loader, copy, strict=True):
+                assert torch.equal(yb, expected) and torch.equal(xb, torch.from_numpy(x)[yb])
+    assert torch.equal(dls.valid.dataset.y, valid) and dls.valid.dataset[3][1] == valid[3]
+    assert torch.equal(dls.train.dataset[1:3][1], train[1:3]) and len(dls.train.dataset) == 800
+    x[:] = 0
+    assert not next(iter(dls.train))[0].any()
+
+
+def test_a_summary_counts_the_classes_of_each_part_of_the_arrays():
+    dls = DataLoaders.from_arrays(X, Y % 2, bs=4, seed=7)
+    valid = (torch.randperm(10, generator=torch.Generator().manual_seed(7))[:2] % 2).bincount()
+    counts = dls.summary().counts
+    assert [counts[k].get("valid", 0) for k in ("0", "1")] == valid.tolist()
+    assert [counts[k]["train"] for k in ("0", "1")] == (5 - valid).tolist()
+
+
+@pytest.mark.parametrize(
+    ("array", "dtype"),
+    [
+        (np.arange(10, dtype="float32")[::-1], torch.float32),
+        (np.arange(10, dtype=">f4"), torch.float32),
+        (np.arange(10, dtype=np.uint16), torch.int64),
+        (np.arange(10, dtype=np.uint8), torch.uint8),
+        (np.arange(20, dtype="float32")[::2], torch.float32),
+    ],
+)
+def test_arrays_that_torch_does_not_take_as_they_are_are_converted(array, dtype):
+    x, i = next(iter(DataLoaders.from_arrays(array, np.arange(10), bs=10, valid_pct=0).train))
+    assert x.dtype == dtype and x.tolist() == array[i.numpy()].tolist()
+
+
 def test_arrays_that_do_not_fit_are_errors():
     with pytest.raises(ValueError, match=r"\[10, 9\]"):
         DataLoaders.from_arrays(X, Y[:9])
@@ -274,6 +314,17 @@ def test_columns_that_are_no_numbers_are_refused_with_advice(values):
         DataLoaders.from_arrays(X, pd.Series(values, dtype=object))
     with pytest.raises(TypeError, match=r"cat\.codes"):
         DataLoaders.from_arrays(X, pd.Series(list("ab") * 5, dtype="category"))
+
+
+@pytest.mark.case("F44")
+def test_errors_name_the_columns_that_hold_no_numbers():
+    table = pd.DataFrame({"age": [1.0, 2.0] * 5, "town": list("ab") * 5, "day": pd.Timestamp(0)})
+    with pytest.raises(TypeError, match=r"columns \['town', 'day'\] .*cat\.codes .*days"):
+        DataLoaders.from_arrays(table, Y)
+    with pytest.raises(TypeError, match=r"column 'town' of str .*cat\.codes"):
+        DataLoaders.from_arrays(table[["age"]], table["town"])
+    with pytest.raises(TypeError, match="column 'day' of datetime64"):
+        DataLoaders.from_arrays(X, table["day"])
 
 
 # from_dd

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,9 +30,11 @@ from minilearn.core.events import (
     Order,
 )
 from minilearn.core.state import Nesting
+from minilearn.loggers.recorder import RecorderCB
 from minilearn.loggers.text_log import LogCB
 from minilearn.metrics import callback
 from minilearn.metrics.callback import MetricsCB
+from minilearn.optim.sched_callbacks import BatchSchedCB
 from minilearn.progress import callback as progress
 from minilearn.progress import notebook_display as notebook
 from minilearn.progress import terminal as display
@@ -264,7 +267,7 @@ class BadDisplay(Lines):
         raise ZeroDivisionError("no picture")
 
 
-METHODS = ["show_bar", "add_loss", "add_row", "add_valid_loss", "close"]
+METHODS = ["show_bar", "add_loss", "add_row", "add_values", "close"]
 
 
 def check_bad_display(method, monkeypatch):
@@ -487,12 +490,155 @@ def test_the_check_of_streams_fails_where_a_bar_needs_a_length(screen, always_du
 def test_a_narrow_terminal_leaves_out_the_least_important_columns(screen, monkeypatch):
     monkeypatch.setattr(display, "terminal_width", lambda: 40)
     toy_learner([MetricsCB(mae=mae), ProgressCB()]).fit(1)
-    header, row, _ = visible(screen)
+    left_out, header, row, _ = visible(screen)
+    assert left_out == "no room for train_mae, time"
     assert header.split() == ["epoch", "train_loss", "valid_loss", "mae"]
     assert all(len(piece) <= 40 for piece in re.split("[\r\n]", screen.getvalue()))
 
 
+# ---- what the bar and the table show beside the loss ----
+
+
+def check_shown_bars(screen, pattern, expected):
+    """Each bar of a training batch shows what is expected for it."""
+    bars = [p for p in screen.pieces if " train " in p and "loss" in p]
+    found = [float(re.search(pattern, bar)[1]) for bar in bars]
+    assert found == pytest.approx(expected, abs=5e-5)
+
+
+def test_the_bar_shows_values_that_are_logged_for_it_until_the_epoch_ends(screen, always_due):
+    logged = []
+
+    def log(learn):
+        logged.append(torch.tensor(float(learn.iter), requires_grad=True) / 4)
+        learn.log(acc5=logged[-1], bar=True)
+        learn.log(hidden=1.0, picture=torch.ones(2), bar=False)
+
+    at = At("after_loss", log, lambda learn: learn.training, times=9)
+    toy_learner([MetricsCB(), ProgressCB(), at], dls=toy_dls(n_train=4)).fit(1, lr=0.01)
+    check_shown_bars(screen, r"loss \S+ acc5 (\S+)", [0, 0.25, 0.5, 0.75])
+    assert not any("acc5" in p for p in screen.pieces if " valid " in p)
+    assert "hidden" not in screen.getvalue() and "picture" not in screen.getvalue()
+
+
+class Largest:
+    """A metric object: the largest error so far. Its updates wait to be joined."""
+
+    joins = True
+
+    def reset(self):
+        self.value = torch.tensor(0.0)
+
+    __init__ = reset
+
+    def update(self, preds, targs):
+        self.value = torch.maximum(self.value, (preds - targs).abs().max())
+
+    def compute(self):
+        return self.value
+
+
+def fit_and_measure(screen, **kwargs):
+    """Fit, and return the learner with what each batch's metrics were."""
+    errors = []
+    see = At("after_batch", lambda learn: errors.append(learn.preds - learn.batch[1]), times=99)
+    see.order = Order.METRICS - 1
+    cbs = [MetricsCB(mae=mae, largest=Largest()), ProgressCB(**kwargs), see]
+    learn = toy_learner(cbs, dls=toy_dls(n_train=4))
+    learn.fit(1)
+    return learn, errors[:4]
+
+
+def test_the_bar_shows_the_metrics_of_the_epoch_so_far_where_asked_for(screen, always_due):
+    _, errors = fit_and_measure(screen, metrics=True)
+    so_far = [torch.cat(errors[: i + 1]).abs() for i in range(4)]
+    check_shown_bars(screen, r"mae (\S+)", [e.mean().item() for e in so_far])
+    check_shown_bars(screen, r"largest (\S+)", [e.max().item() for e in so_far])
+
+
+def test_metrics_in_the_bar_change_no_value_of_the_history(screen, always_due):
+    rows = [fit_and_measure(screen, metrics=m)[0].find(MetricsCB).rows for m in (True, False)]
+    assert rows[0] == rows[1]
+
+
+def test_a_table_may_have_a_column_for_the_learning_rate(capsys):
+    sched = BatchSchedCB(partial(torch.optim.lr_scheduler.StepLR, step_size=1, gamma=0.5))
+    cbs = [MetricsCB(), RecorderCB("lr", columns=True), ProgressCB(), sched]
+    learn = toy_learner(cbs, dls=toy_dls(n_train=2))
+    header, *rows = fit_lines(capsys, learn, 2, lr=0.08)
+    assert header.split() == ["epoch", "train_loss", "valid_loss", "lr", "time"]
+    assert [row.split()[3] for row in rows] == ["0.0400", "0.0100"]  # of the last update
+    assert learn.history["lr"] == pytest.approx([0.04, 0.01])
+
+
+def test_a_narrow_terminal_keeps_metrics_rather_than_learning_rates(screen, monkeypatch):
+    monkeypatch.setattr(display, "terminal_width", lambda: 40)
+    cbs = [MetricsCB(mae=mae), RecorderCB("lr", columns=True), ProgressCB()]
+    toy_learner(cbs).fit(1)
+    left_out, header, *_ = visible(screen)
+    assert left_out == "no room for train_mae, lr, time"
+    assert header.split()[-1] == "mae"
+
+
 # ---- cost ----
+
+
+@pytest.mark.parametrize("kind", [Lines, Terminal, lambda: Notebook(())])
+def test_a_row_costs_the_same_however_many_came_before(kind, screen, monkeypatch):
+    pytest.importorskip("IPython")
+    monkeypatch.setattr(notebook.Notebook, "redraw_every", 0)  # each row is drawn
+    monkeypatch.setattr(
+        "IPython.display.display",
+        lambda *args, **kwargs: SimpleNamespace(update=lambda *args, **kwargs: None),
+    )
+    shown = kind()
+
+    def cost():
+        """The calls of functions for a row."""
+        calls = Counter()
+        sys.setprofile(lambda frame, event, arg: calls.update([event]))
+        try:
+            shown.add_row({"epoch": 99, "train_loss": 0.25, "time": 1.0})
+        finally:
+            sys.setprofile(None)
+        return calls["call"]
+
+    costs = [cost() for _ in range(500)]
+    assert max(costs[-100:]) <= max(costs[:200])
+    assert notebook.MOST_ROWS < 200
+
+
+def test_a_notebook_draws_rows_that_follow_fast_four_times_a_second(monkeypatch):
+    clock, shown = [0.0], []
+    monkeypatch.setattr(notebook.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(Notebook, "show", lambda self: shown.append((clock[0], self.n_rows)))
+    display_ = Notebook(())
+    for i in range(2000):
+        display_.add_row({"epoch": i})
+        clock[0] += 0.01
+    display_.close()
+    assert shown[0] == (0.0, 1)  # the first at once
+    assert len(shown) <= 20 * 4 + 2
+    assert shown[-1][1] == 2000  # and all of them in the end
+    shown.clear()
+    clock[0] += 1
+    for i in range(5):  # a slow one never waits
+        display_.add_row({"epoch": i})
+        clock[0] += 1
+    assert len(shown) == 5
+
+
+def test_a_long_table_in_a_notebook_ends_with_the_last_rows_and_says_what_it_left_out(monkeypatch):
+    display_ = Notebook(())
+    monkeypatch.setattr(Notebook, "show", lambda self: None)
+    for i in range(250):
+        display_.add_row({"epoch": i, "name": "x" * (9 if i == 3 else 1)})
+        if i == 99:
+            assert "rows" not in display_.html()
+    page = display_.html()
+    assert "the last 100 of 250 rows" in page
+    assert re.findall(r"<td>(\d+)</td>", page) == [str(i) for i in range(150, 250)]
+    assert display_.widths == {"epoch": 6, "name": 9}
 
 
 class Reads(TorchDispatchMode):
@@ -676,7 +822,7 @@ def test_a_learner_of_a_notebooks_own_shows_a_row_an_epoch(screen, always_due, m
 def test_metrics_of_a_notebooks_own_show_their_rows_on_our_learner_too(capsys):
     learn = toy_learner([NotebookMetrics(), ProgressCB()])
     lines = fit_lines(capsys, learn, 1)
-    assert [line.split()[-1] for line in lines] == ["train", "train", "eval"]
+    assert [line.split()[-1] for line in lines] == ["train", "train", "valid"]
 
 
 def test_a_learner_without_metrics_and_history_has_its_bar(screen, always_due):
@@ -689,16 +835,16 @@ def test_a_learner_without_metrics_and_history_has_its_bar(screen, always_due):
 
 def test_losses_of_the_curve_are_read_together_and_in_order():
     curve, losses = LossCurve(), torch.rand(50)
-    shown = Notebook(plot=True)
+    shown = Notebook(("loss",))
     shown.curve = curve
     with Reads() as reads:
         for loss in losses:
             shown.add_loss(loss)
-        curve.add_valid(0.5)
+        curve.add_values({"valid_loss": 0.5})
     assert reads.n == 0
     curve.draw()
     assert list(curve.train) == losses.tolist()
-    assert curve.valid == [(50, 0.5)]
+    assert curve.values == {"valid_loss": [(50, 0.5)]}
     assert curve.pending == []
 
 
@@ -709,6 +855,35 @@ def test_a_long_curve_is_drawn_through_means_of_neighbours():
     assert x[-1] == y[-1] == 9995.5
     assert thinned([3.0, 1.0]) == ([1.0, 2.0], [3.0, 1.0])
     assert thinned([]) == ([], [])
+
+
+def test_a_plot_has_axes_for_each_name_with_its_logged_values_and_columns(screen, monkeypatch):
+    monkeypatch.setattr(progress, "open_display", lambda plot: display_)
+    monkeypatch.setattr(Notebook, "show", lambda self: None)
+    names, drawn = ["loss", "mae", "norm"], {}
+
+    def keep(self, name, axes):
+        draw(self, name, axes)
+        for line in axes.lines:
+            drawn[name, line.get_label()] = [tuple(point) for point in line.get_xydata().tolist()]
+
+    draw = LossCurve._draw
+    monkeypatch.setattr(LossCurve, "_draw", keep)
+    display_ = Notebook(tuple(names))
+    bar = ProgressCB(plot=names)
+    log = At("after_loss", lambda learn: learn.log(norm=learn.loss * 2), times=99)
+    learn = toy_learner([MetricsCB(mae=mae), bar, log], dls=toy_dls(n_train=3))
+    seen = []
+    learn.on("after_step", lambda learn: seen.append(learn.loss.item()))
+    learn.fit(2)
+    at = [3, 6]  # batches
+    assert drawn["loss", "train"] == [(i + 1, pytest.approx(x)) for i, x in enumerate(seen)]
+    assert drawn["loss", "valid"] == list(zip(at, learn.history["valid_loss"], strict=True))
+    assert drawn["mae", "train"] == list(zip(at, learn.history["train_mae"], strict=True))
+    assert drawn["mae", "valid"] == list(zip(at, learn.history["mae"], strict=True))
+    assert drawn["norm", "train"] == [(i + 1, pytest.approx(2 * x)) for i, x in enumerate(seen)]
+    assert display_.curve.size == (900, 600) and display_.curve.image
+    assert repr(bar) == "ProgressCB(plot=('loss', 'mae', 'norm'))"
 
 
 def test_a_curve_is_drawn_once_a_second_and_less_often_where_drawing_is_slow(monkeypatch):

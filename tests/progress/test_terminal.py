@@ -114,9 +114,19 @@ def pieces(text):
     return re.split("[\r\n]", text)
 
 
+COLUMNS = ["epoch", "train_loss", "valid_loss", "train_mae", "mae", "time"]
+
+
 def check_screen(text, width):
-    """A header and three rows remain, nothing scrolled, nothing is wider than the terminal."""
-    header, *rows, after, rest = screen(text, width)
+    """A header and three rows remain, nothing scrolled, nothing is wider than the terminal.
+
+    Above them stands which columns there is no room for.
+    """
+    *left_out, header, first, second, third, after, rest = screen(text, width)
+    rows = [first, second, third]
+    shown = header.split()
+    left = " ".join(left_out).removeprefix("no room for ").replace(", ", " ").split()
+    assert sorted(shown + left) == sorted(COLUMNS)
     assert (after, rest) == ("after", "")
     assert header.split()[:2] == ["epoch", "train_loss"]
     assert [row.split()[0] for row in rows] == ["0", "1", "2"]
@@ -131,7 +141,8 @@ def test_a_fit_leaves_its_table_and_its_bar_never_scrolls_at_any_width(sections,
     bars = [piece for piece in pieces(text) if re.search(r"loss \d", piece)]
     assert len(bars) >= 3 * 24
     assert all("%" in bar for bar in bars)
-    assert ("train_mae" in text) == (width > 60)
+    assert ("no room for train_mae" in text) == (width == 40)
+    assert ("no room" in text) == (width < 60)
 
 
 def test_the_check_of_the_screen_fails_for_a_bar_that_does_not_know_the_width(sections):
