@@ -169,9 +169,9 @@ def load_learner(path: str | Path, device: Any = None, *, trust: bool = False) -
 
     Args:
         path: the folder; or the file of a whole Learner that `torch.save` wrote.
-        device: where to predict; by default the best there is.
-        trust: allow files that may run any code when they are loaded: the graph of a model, and a
-            whole Learner.
+        device: where to predict; by default the best there is, wherever the model was trained.
+        trust: allow what may run any code: the graph of a model, a module that the folder names for
+            the class of its model, and the file of a whole Learner.
 
     Raises:
         ValueError: the file needs `trust`; the model is not registered here and has no graph; or

@@ -46,23 +46,21 @@ class Aug:
         return [f"aug.{name}" for name in ("crop", "jitter", "auto") if getattr(self, name)]
 
 
-def check_aug(*, aug: Aug = Aug(), **_: Any) -> None:  # noqa: B008
-    """Raise BadInput if torchvision is needed and cannot be imported."""
+def image_transform(aug: Aug, size: Any) -> Callable[[Any], Any] | None:
+    """Return a transform of PIL images; None where nothing of torchvision is asked for.
+
+    Raises:
+        BadInput: torchvision cannot be imported.
+    """
     if not (names := aug.of_torchvision):
-        return
+        return None
     try:
-        import torchvision.transforms.v2  # noqa: F401
+        return ImageTransform(aug, size)
     except (ImportError, RuntimeError) as e:  # RuntimeError: it was built for another torch
-        verb = "need" if len(names) > 1 else "needs"
         raise BadInput(
-            f"{', '.join(names)} {verb} torchvision, which cannot be imported here: {e}; "
+            f"torchvision cannot be imported here, for {', '.join(names)}: {e}; "
             "aug.flip, aug.shift and aug.erase do without"
         ) from e
-
-
-def image_transform(aug: Aug, size: Any) -> Callable[[Any], Any] | None:
-    """Return a transform of PIL images; None where nothing of torchvision is asked for."""
-    return ImageTransform(aug, size) if aug.of_torchvision else None
 
 
 class ImageTransform:
