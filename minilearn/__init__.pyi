@@ -16,10 +16,10 @@ from .callbacks.early_stopping import EarlyStopCB, TimeLimitCB
 from .callbacks.gradients import ClipGradCB, GradAccumCB, NonFiniteCB
 from .callbacks.handlers import HasLearnCB, LambdaCB
 from .callbacks.limits import LimitBatchesCB, OverfitCB
-from .callbacks.mixup import CutMixCB, MixUpCB
+from .callbacks.mixup import CutMixCB, MixCB, MixUpCB
 from .callbacks.precision import ClosureCB, MixedPrecision, ScaledPrecision
 from .callbacks.training import SingleBatchCB, TrainCB
-from .callbacks.transforms import BatchTransformCB, tfm_batch
+from .callbacks.transforms import AugmentCB, BatchTransformCB, tfm_batch
 from .checkpoint.callback import CheckpointCB
 from .checkpoint.weights import load_model
 from .core.callback import Callback, run_cbs
@@ -95,6 +95,7 @@ from .nn import (
     register_model,
     resnet,
 )
+from .optim.lookahead import lookahead
 from .optim.optimizer import optimizer, param_groups
 from .optim.sched_callbacks import (
     BaseSchedCB,
@@ -113,6 +114,7 @@ __all__ = [
     "ActionConflictError",
     "ActivationStats",
     "ArrayLoader",
+    "AugmentCB",
     "BaseSchedCB",
     "BatchSchedCB",
     "BatchTransformCB",
@@ -162,6 +164,7 @@ __all__ = [
     "MetricStorage",
     "MetricsCB",
     "MissingActionError",
+    "MixCB",
     "MixUpCB",
     "MixedPrecision",
     "MomentumLearner",
@@ -218,6 +221,7 @@ __all__ = [
     "load_learner",
     "load_model",
     "log_values",
+    "lookahead",
     "lsuv",
     "lsuv_init",
     "mae",
