@@ -31,6 +31,8 @@ def save(self: Loop, path: str | Path, *, averaged: bool = True) -> None:
 
     Of several processes rank 0 writes. An error leaves an older file as it was.
 
+    >>> learn.save("model.safetensors")
+
     Args:
         self: the Learner.
         path: the file.
@@ -69,7 +71,11 @@ def save(self: Loop, path: str | Path, *, averaged: bool = True) -> None:
 def load(
     self: Loop, path: str | Path, *, strict: bool = True, averaged: bool = True, trust: bool = False
 ) -> None:
-    """Load weights into the model; `load_model` explains the arguments."""
+    """Load weights into the model; `load_model` explains the arguments.
+
+    >>> learn.save("model.safetensors")
+    >>> learn.load("model.safetensors")
+    """
     load_model(path, self.model, strict=strict, averaged=averaged, trust=trust)
 
 
@@ -85,6 +91,9 @@ def load_model(
 
     The model and the weights in the file may have prefixes of wrappers (DistributedDataParallel,
     torch.compile).
+
+    >>> learn.save("model.safetensors")
+    >>> model = load_model("model.safetensors", model)
 
     Args:
         path: safetensors, a checkpoint, or a file of `torch.save`.

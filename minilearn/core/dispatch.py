@@ -129,6 +129,8 @@ class Dispatch(LoopState):
     def add_cb(self, cb: Any) -> Any:
         """Add a callback (or a class of one) for good; in a fit it gets the `before_` events first.
 
+        >>> learn.add_cb(EMACB())
+
         Returns:
             The callback.
         """
@@ -143,7 +145,10 @@ class Dispatch(LoopState):
         return cb
 
     def remove_cb(self, cb: Any) -> None:
-        """Remove a callback, or all of a class; in a fit it cleans up."""
+        """Remove a callback, or all of a class; in a fit it cleans up.
+
+        >>> learn.remove_cb(ProgressCB)
+        """
         gone = [
             mine
             for mine in self.cbs
@@ -171,7 +176,11 @@ class Dispatch(LoopState):
             raise
 
     def find(self, kind: type[T]) -> T | None:
-        """Return the first callback of a class (or a subclass of it), None where there is none."""
+        """Return the first callback of a class (or a subclass of it), None where there is none.
+
+        >>> learn.find(MetricsCB).rows
+        []
+        """
         return next((cb for cb in self.cbs if isinstance(cb, kind)), None)
 
     def owner(self, action: str) -> Any:

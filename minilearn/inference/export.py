@@ -60,6 +60,9 @@ def export(self: Loop, folder: str | Path, *, pt2: bool = False, onnx: bool = Fa
     history, versions. Everything is loaded again and compared on a batch before the folder takes
     its name; an older export there is replaced only then.
 
+    >>> folder = learn.export("cats")
+    >>> learn = load_learner(folder)
+
     Args:
         self: the Learner, with a validation or training loader. Nothing about it changes.
         folder: a new folder, an empty one, or an older export.

@@ -38,6 +38,9 @@ class TimerCB(Callback):
     Without it the loop measures nothing. On a GPU, CUDA events time the work, too; they are read
     once in 512 measurements.
 
+    >>> learn.fit(1, cbs=TimerCB())
+    >>> learn.timings
+
     Args:
         hint: warn if more than this fraction of the training waits for data.
 
@@ -150,6 +153,8 @@ class TimerCB(Callback):
 
 class ProfilerCB(Callback):
     """Record some training batches with torch.profiler, in a file `trace.json` for Perfetto.
+
+    >>> learn.fit(1, cbs=ProfilerCB((1, 3), dir="profile"))
 
     Args:
         steps: the first training batch to record, counted from 0, and the one to stop before.
