@@ -63,6 +63,15 @@ def test_requirements_are_floors(requirement):
     assert [spec.operator for spec in requirement.specifier] == [">="]
 
 
+def test_the_floors_are_installed_as_the_settings_have_them():
+    command = [sys.executable, ROOT / "scripts" / "floors.py"]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    users = REQUIRED + EXTRAS["onnx"] + EXTRAS["processes"] + EXTRAS["loggers"]
+    assert out.split() == sorted({f"{r.name}=={next(iter(r.specifier)).version}" for r in users})
+    assert "scripts/floors.py > $(FLOORS)/floors.txt" in MAKEFILE
+    assert "-c $(FLOORS)/floors.txt" in MAKEFILE
+
+
 def pins() -> dict[str, str]:
     text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
