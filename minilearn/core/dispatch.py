@@ -10,21 +10,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from .callback import (
-    Handler,
-    as_callbacks,
-    call,
-    explain,
-    handler_table,
-    owner_name,
-)
-from .events import (
-    ACTIONS,
-    ActionConflictError,
-    MissingActionError,
-    check_event,
-    worst,
-)
+from .callback import Handler, as_callbacks, call, explain, handler_table, owner_name
+from .events import ACTIONS, ActionConflictError, MissingActionError, check_event, worst
 from .state import LoopState
 
 T = TypeVar("T")
@@ -120,11 +107,8 @@ class Dispatch(LoopState):
 
     def remove_cb(self, cb: Any) -> None:
         """Remove a callback, or all of a class; in a fit it cleans up."""
-        gone = [
-            mine
-            for mine in self.cbs
-            if mine is cb or (isinstance(cb, type) and isinstance(mine, cb))
-        ]
+        of_class = cb if isinstance(cb, type) else ()
+        gone = [mine for mine in self.cbs if mine is cb or isinstance(mine, of_class)]
         self._change_cbs([mine for mine in self.cbs if not any(mine is g for g in gone)])
         table: dict[str, Any] = handler_table(gone)
         raised = []
@@ -231,10 +215,8 @@ def find_owners(learn: Dispatch) -> dict[str, Owner]:
     """
     owners = {}
     for action in ACTIONS:
-        candidates = [
-            o for who in (learn, *learn.cbs) if (o := _owner(who, action, learn)) is not None
-        ]
-        if candidates:
+        found = [_owner(who, action, learn) for who in (learn, *learn.cbs)]
+        if candidates := [owner for owner in found if owner is not None]:
             owners[action] = _choose(action, candidates)
     return owners
 

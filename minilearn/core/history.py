@@ -5,9 +5,7 @@ matplotlib and pandas are imported by the methods that need them.
 
 from __future__ import annotations
 
-import csv
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from ..base.text import in_columns
@@ -59,9 +57,8 @@ class History(list):
         if not isinstance(key, str):
             return super().__getitem__(key)
         if key not in self.columns:
-            raise KeyError(
-                f"no column {key!r}; there are {', '.join(self.columns) or 'no rows yet'}"
-            )
+            known = ", ".join(self.columns) or "no rows yet"
+            raise KeyError(f"no column {key!r}; there are {known}")
         return [row.get(key) for row in self]
 
     @property
@@ -113,13 +110,6 @@ class History(list):
 
         return pandas.DataFrame(list(self), columns=self.columns)
 
-    def to_csv(self, path: str | Path) -> None:
-        """Write the rows to a CSV file, numbers in full, nothing where a row lacks a column."""
-        with Path(path).open("w", newline="") as file:
-            writer = csv.DictWriter(file, self.columns)
-            writer.writeheader()
-            writer.writerows(self)
-
     def __str__(self) -> str:
         """Return the rows as a table of text."""
         rows = [self.columns] + [[format_value(row.get(c)) for c in self.columns] for row in self]
@@ -148,10 +138,7 @@ def format_value(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, float):
-        return (
-            f"{value:.4g}"
-            if math.isfinite(value) and abs(value) < 1e-3 and value
-            else f"{value:.4f}"
-        )
+        small = math.isfinite(value) and abs(value) < 1e-3 and value
+        return f"{value:.4g}" if small else f"{value:.4f}"
     text = str(value)
     return text if len(text) <= 24 else text[:23] + "…"
