@@ -60,7 +60,7 @@ from .insight.gradient_stats import GradientStats
 from .insight.hooks import Hook, Hooks, HooksCallback
 from .insight.interpret import Interpretation
 from .insight.lr_finder import LRFinderCB
-from .insight.timing import ProfilerCB, TimerCB
+from .insight.timing import TimerCB
 from .learner import Learner, MomentumLearner, TrainLearner, fit, load_learner
 from .loggers.base import LoggerCB, log_values
 from .loggers.files import CSVLoggerCB, JSONLLoggerCB, TensorBoardCB
@@ -172,7 +172,6 @@ __all__ = [
     "Pipeline",
     "PlateauCB",
     "Prediction",
-    "ProfilerCB",
     "ProgressCB",
     "RandCopy",
     "RandErase",

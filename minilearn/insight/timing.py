@@ -1,11 +1,10 @@
-"""Where the time of a fit goes: TimerCB, ProfilerCB."""
+"""Where the time of a fit goes: TimerCB."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
 from functools import wraps
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -146,63 +145,3 @@ class TimerCB(Callback):
         device = {"device_seconds": sums[2]} if self._on_gpu else {}
         row = {"who": who, "what": what, "calls": sums[0], "seconds": sums[1], **device}
         return row | {"fraction": sums[1] / total}
-
-
-class ProfilerCB(Callback):
-    """Record some training batches with torch.profiler, in a file `trace.json` for Perfetto.
-
-    Args:
-        steps: the first training batch to record, counted from 0, and the one to stop before.
-        dir: the folder for the file.
-        options: for `torch.profiler.profile`, such as record_shapes or with_stack.
-
-    Attributes:
-        profile: torch's object, for `profile.key_averages()`; None before the first fit.
-
-    Raises:
-        ValueError: `steps` are not two rising numbers.
-
-    Events: before_fit, cleanup_batch, cleanup_fit
-    Order:  ACCUMULATE
-    Reads:  scratch, training
-    Writes:
-    """
-
-    order = Order.ACCUMULATE
-    in_probe = False
-
-    def __init__(
-        self, steps: tuple[int, int] = (10, 13), dir: str | Path = ".", **options: Any
-    ) -> None:
-        first, stop = steps
-        if not 0 <= first < stop:
-            raise ValueError(f"steps=(first, stop) are two rising numbers, got {steps!r}")
-        self.steps, self.dir, self.options = steps, Path(dir), options
-        self.profile: Any = None  # torch's, in a fit
-
-    def before_fit(self, learn: Loop) -> None:
-        """Start the profiler, which waits, and warms up for one batch."""
-        first, stop = self.steps
-        plan = torch.profiler.schedule(
-            wait=max(first - 1, 0), warmup=min(first, 1), active=stop - first, repeat=1
-        )
-        path = (learn.scratch or self.dir) / "trace.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.profile = torch.profiler.profile(
-            schedule=plan,
-            on_trace_ready=lambda profile: profile.export_chrome_trace(str(path)),
-            **self.options,
-        )
-        self.profile.start()
-        self._runs = True
-
-    def cleanup_batch(self, learn: Loop) -> None:
-        """Count the batch."""
-        if learn.training and self._runs:
-            self.profile.step()
-
-    def cleanup_fit(self, learn: Loop) -> None:
-        """Stop, and write what there is of a fit that was shorter."""
-        if self.profile is not None and self._runs:
-            self._runs = False
-            self.profile.stop()

@@ -15,7 +15,6 @@ from minilearn import (
     LogCB,
     MetricsCB,
     Order,
-    ProfilerCB,
     TimerCB,
     TrainCB,
 )
@@ -66,9 +65,3 @@ def test_memory_is_that_of_the_round():
     learn = learner(example().MemoryCB())
     learn.fit(2)
     assert learn.history["memory_mb"][-1] >= 2**-20 * 256 * 2048 * 4  # the hidden layer, at least
-
-
-def test_a_trace_has_kernels(tmp_path):
-    learner(ProfilerCB((2, 4), tmp_path)).fit(1)
-    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    assert any(event.get("cat") == "kernel" for event in events)
