@@ -15,7 +15,6 @@ from minilearn import (
     LogCB,
     MetricsCB,
     Order,
-    TimerCB,
     TrainCB,
 )
 from tests.examples.test_memory import example
@@ -51,14 +50,6 @@ def test_rows_are_the_only_waits(tmp_path):
     learn.fit(2)
     rows = [json.loads(line) for line in logger.path.read_text().splitlines()]
     assert [row["steps"] for row in rows if "loss" in row] == [4, 8, 12, 16]
-
-
-def test_a_timer_has_the_seconds_of_the_device():
-    learn = learner(TimerCB(hint=1))
-    learn.fit(2)
-    rows = {row["what"]: row for row in learn.timings if row["who"] == "TrainCB"}
-    assert rows["backward"]["device_seconds"] > 0
-    assert rows["predict"]["calls"] == 2 * (8 + 2)
 
 
 def test_memory_is_that_of_the_round():
