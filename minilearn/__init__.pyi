@@ -16,10 +16,10 @@ from .callbacks.early_stopping import EarlyStopCB, TimeLimitCB
 from .callbacks.gradients import ClipGradCB, GradAccumCB, NonFiniteCB
 from .callbacks.handlers import HasLearnCB, LambdaCB
 from .callbacks.limits import LimitBatchesCB, OverfitCB
-from .callbacks.mixup import CutMixCB, MixUpCB
+from .callbacks.mixup import CutMixCB, MixCB, MixUpCB
 from .callbacks.precision import ClosureCB, MixedPrecision, ScaledPrecision
 from .callbacks.training import SingleBatchCB, TrainCB
-from .callbacks.transforms import BatchTransformCB, tfm_batch
+from .callbacks.transforms import AugmentCB, BatchTransformCB, tfm_batch
 from .checkpoint.callback import CheckpointCB
 from .checkpoint.weights import load_model
 from .core.callback import Callback, run_cbs
@@ -77,6 +77,7 @@ from .nn.init import init_weights, lsuv, lsuv_init
 from .nn.layers import Dropout, GeneralRelu, GlobalAvgPool, ResBlock, act_gr, cnn_layers, conv
 from .nn.models import get_model, resnet
 from .nn.registry import create_model, list_models, register_model
+from .optim.lookahead import lookahead
 from .optim.optimizer import optimizer, param_groups
 from .optim.sched_callbacks import (
     BaseSchedCB,
@@ -95,6 +96,7 @@ __all__ = [
     "ActionConflictError",
     "ActivationStats",
     "ArrayLoader",
+    "AugmentCB",
     "BaseSchedCB",
     "BatchSchedCB",
     "BatchTransformCB",
@@ -144,6 +146,7 @@ __all__ = [
     "MetricStorage",
     "MetricsCB",
     "MissingActionError",
+    "MixCB",
     "MixUpCB",
     "MixedPrecision",
     "MomentumLearner",
@@ -199,6 +202,7 @@ __all__ = [
     "load_learner",
     "load_model",
     "log_values",
+    "lookahead",
     "lsuv",
     "lsuv_init",
     "mae",

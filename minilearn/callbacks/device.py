@@ -24,6 +24,9 @@ class DeviceCB(Callback):
         device: where to, such as "cuda:1"; `default_device()` when it is not given.
         prefetch: on CUDA, copy the next batch while this one is used.
 
+    Raises:
+        ValueError: the device is called "gpu", which torch calls "cuda".
+
     Events: before_fit, before_epoch, before_batch
     Order:  PLACE
     Reads:  model, loss_func, opt, batch
@@ -33,6 +36,10 @@ class DeviceCB(Callback):
     order = Order.PLACE
 
     def __init__(self, device: torch.device | str | None = None, prefetch: bool = False) -> None:
+        if device in ("gpu", "GPU"):
+            raise ValueError(
+                f"device is {device!r}: write DeviceCB('cuda'), or DeviceCB() for the best"
+            )
         self.device = default_device() if device is None else torch.device(device)
         self.prefetch = prefetch and self.device.type == "cuda"
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..base.batch import compare, describe
+from ..base.batch import DEFAULT_LOSS, check_default_loss, compare, describe
 from ..core.callback import Callback, attribute
 from ..core.dispatch import default_actions
 from ..core.events import CancelFitException, Order
@@ -35,7 +35,8 @@ class TrainCB(Callback):
         targets: keys of a dict batch for the loss, one or several.
         sample_weight: where a batch has a weight for each sample: the position in a tuple (2 in
             `(x, y, w)`), or the key in a dict. The loss is then the mean of weight times loss over
-            the samples (or the sum, if that is the loss function's reduction).
+            the samples (or the sum, if that is the loss function's reduction), and metric functions
+            with a parameter `sample_weight` get the weights.
 
     Raises:
         ValueError: there are weights, and the loss function has no `reduction`.
@@ -72,17 +73,20 @@ class TrainCB(Callback):
 
     def get_loss(self, learn: Loop) -> None:
         """Compute the loss; without a loss function take the model's own."""
-        if learn.loss_func is None:
+        loss_func = learn.loss_func
+        if loss_func is None:
             learn.preds, loss = own_loss(learn.preds)
         else:
             targets = self.split(learn.batch)[2]
             if self.targets and not len(targets) and isinstance(learn.batch, Mapping):
                 raise KeyError(self._lacks(self.targets[0], learn.batch))
-            if self.sample_weight is None:
-                loss = compare(learn.loss_func, learn.preds, targets)
+            if loss_func is DEFAULT_LOSS and not getattr(learn, "iter", 0):
+                check_default_loss(learn.preds, targets)
+            weight = self.weight_of(learn.batch)
+            if weight is None:
+                loss = compare(loss_func, learn.preds, targets)
             else:
-                weight = self._weight(learn.batch)
-                loss = weighted_loss(learn.loss_func, learn.preds, targets, weight)
+                loss = weighted_loss(loss_func, learn.preds, targets, weight)
         if not isinstance(loss, Tensor) and isinstance(loss, Mapping):
             learn.loss_parts = dict(loss)
             loss = loss["loss"] if "loss" in loss else sum(loss.values())
@@ -146,9 +150,14 @@ class TrainCB(Callback):
         except KeyError as e:
             raise KeyError(self._lacks(e.args[0], batch)) from e
 
-    def _weight(self, batch: Any) -> Tensor:
+    def weight_of(self, batch: Any) -> Tensor | None:
+        """Return the weight of each sample, None where no `sample_weight` is named.
+
+        Raises:
+            KeyError: the batch has no such item.
+        """
         try:
-            return batch[self.sample_weight]
+            return None if self.sample_weight is None else batch[self.sample_weight]
         except (KeyError, IndexError, TypeError) as e:
             raise KeyError(
                 f"the batch has no sample_weight={self.sample_weight!r}: it is {describe(batch)}"

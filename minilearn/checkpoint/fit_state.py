@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from minilearn.base.batch import n_batches
 from minilearn.base.seed import random_states, restore_random_states
 from minilearn.base.state_dict import (
     clean_state,
@@ -26,13 +24,11 @@ from minilearn.base.state_dict import (
     rest_of,
 )
 from minilearn.base.text import differences
-from minilearn.core.callback import Callback, order_of
+from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 from minilearn.core.history import History
-from minilearn.core.learner import name_of
-from minilearn.core.nested import takes_part
 from minilearn.core.plan import Plan
-from minilearn.core.stream import Stream, load_loader_state, loader_state, pick_loader, set_epoch
+from minilearn.core.stream import Stream, load_loader_state, loader_state, set_epoch
 
 from ..base.files import CorruptFileError
 from ..base.rank import rank
@@ -48,6 +44,14 @@ from .process_state import (
     packed,
     settings_of,
     unpacked,
+)
+from .program import (
+    changes_training,
+    describe_loaders,
+    describe_program,
+    has_constant_rate,
+    loaders_of,
+    warn_of,
 )
 from .sharded import load_shards
 
@@ -88,7 +92,7 @@ def capture(learn: Loop) -> dict[str, Any]:
         },
         "settings": {name: settings_of(cb) for name, cb in named_cbs(learn.cbs)},
         "program": describe_program(learn),
-        "loaders": {name: loader_state(dl) for name, dl in _loaders(learn)},
+        "loaders": {name: loader_state(dl) for name, dl in loaders_of(learn)},
         "stream": stream,
         "random": packed(random_states()),
         "processes": of_processes(learn),
@@ -181,7 +185,7 @@ class Resume(Callback):
                 "batch, but not to the bit, and the metrics of that epoch begin there",
                 stacklevel=2,
             )
-        for name, dl in _loaders(learn):
+        for name, dl in loaders_of(learn):
             if name in state["loaders"]:
                 load_loader_state(dl, state["loaders"][name])
         plan.start_at(
@@ -322,68 +326,5 @@ def load_callbacks(learn: Loop, state: dict[str, Any]) -> list[str]:
     return lines + [f"the state of {name} is in the checkpoint only" for name in sorted(lost)]
 
 
-def has_constant_rate(learn: Loop) -> bool:
-    """Return whether this very call gives a rate, and no schedule: a saved one is not missed."""
-    return learn.plan.lr is not None and not any(map(_is_schedule, learn.cbs))
-
-
-def warn_of(lines: list[str]) -> None:
-    """Say in one warning what differs."""
-    if lines:
-        changes = "\n  ".join(dict.fromkeys(lines))
-        warnings.warn(
-            f"this is not the fit that was saved:\n  {changes}\nIt goes on with the saved "
-            "options of optimizer, schedules and scaler (fit(lr=...) sets another rate), and "
-            "with the data, callbacks and metrics that are here.",
-            stacklevel=2,
-        )
-
-
-def changes_training(cb: Any) -> bool:
-    """Return whether a callback decides about the training."""
-    return takes_part(cb) or _is_schedule(cb)
-
-
-def _is_schedule(cb: Any) -> bool:
-    return Order.SCHEDULE <= order_of(cb) < Order.DEFAULT
-
-
-def describe_program(learn: Loop) -> dict[str, Any]:
-    """Return what else decides about the training: the callbacks that change it, and the loss."""
-    cbs = sorted(filter(changes_training, learn.cbs), key=order_of)
-    names = {
-        wanted: [type(cb).__name__ for cb in cbs if _is_schedule(cb) is wanted]
-        for wanted in (False, True)
-    }
-    return {
-        "callbacks": ", ".join(names[False]),
-        "schedules": ", ".join(names[True]) or "none",
-        "batches for an update": learn.plan.batches_per_step,
-        "loss": name_of(learn.loss_func),
-    }
-
-
-def describe_loaders(learn: Loop) -> dict[str, dict[str, Any]]:
-    """Return what is known of the data that each loader serves."""
-    given = ("batch_size", "drop_last", "shuffle", "seed")
-    return {
-        name: {
-            "batches": n_batches(dl),
-            "samples": n_batches(getattr(dl, "dataset", None)),
-            "sampler": type(getattr(dl, "sampler", None)).__name__,
-            **{key: value for key in given if (value := getattr(dl, key, None)) is not None},
-        }
-        for name, dl in _loaders(learn)
-    }
-
-
 def _state_of(cb: Any) -> dict[str, Any] | None:
     return cb.state_dict() or None
-
-
-def _loaders(learn: Loop) -> Iterator[tuple[str, Any]]:
-    for name, training in (("train", True), ("valid", False)):
-        if (dl := pick_loader(learn.dls, training)) is not None:
-            yield name, dl
-    for name in getattr(learn.dls, "named", ()):
-        yield f"valid {name}", learn.dls[name]

@@ -7,18 +7,22 @@ of names.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+import warnings
+from collections.abc import Callable, Container, Iterable, Sequence
+from itertools import chain
 from typing import Any, ClassVar
 
 from ..base.batch import describe
+from ..base.foreign_names import ForeignNames, hint, public_names
+from ..base.text import few
 from .events import (
     ACTIONS,
     EVENTS,
-    PREFIXES,
     CancelException,
     Order,
     cancel_level,
     check_event,
+    is_meant_as_event,
     worst,
 )
 
@@ -27,7 +31,7 @@ Handler = Callable[[Any], Any]
 LOCATION = re.compile(r"in [\w.<>]+(\.\w+|, on \w+)(, epoch |$)")
 
 
-class Callback:
+class Callback(ForeignNames):
     """Base of all callbacks: define methods named after events, each takes the Learner.
 
     Listen to an event by its name (`def after_batch(self, learn)`), answer an action by its name
@@ -48,8 +52,9 @@ class Callback:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Check the names of the event methods."""
         super().__init_subclass__(**kwargs)
-        for name in dir(cls):
-            if name.startswith(PREFIXES) and callable(getattr(cls, name)):
+        theirs = (vars(base) for base in cls.__mro__ if not issubclass(base, Callback))
+        for name in {*vars(cls), *chain.from_iterable(theirs)}:  # own ones, and those of mixins
+            if is_meant_as_event(name) and callable(getattr(cls, name)):
                 check_event(name, f"{cls.__name__}.")
 
     def companions(self, learn: Any) -> Sequence[Any]:
@@ -119,17 +124,46 @@ def as_callbacks(cbs: Any) -> list[Any]:
     """
     if cbs is None:
         return []
-    if isinstance(cbs, type) or not isinstance(cbs, Iterable) or isinstance(cbs, Callback):
+    if isinstance(cbs, (type, str, Callback)) or not isinstance(cbs, Iterable):
         cbs = [cbs]
     cbs = [cb() if isinstance(cb, type) else cb for cb in cbs if cb is not None]
     for number, cb in enumerate(cbs):
-        if not isinstance(cb, Callback) and not any(hasattr(cb, n) for n in (*EVENTS, *ACTIONS)):
+        if isinstance(cb, str):
+            near = hint(cb, public_names(), n=1)
+            raise TypeError(f"cbs has the text {cb!r}, which is no callback: write an object{near}")
+        if not isinstance(cb, Callback) and not answers(cb):
+            here = hint(type(cb).__name__)
             raise TypeError(
-                f"{cb!r} is no callback: it has no method such as before_fit. Leave it out."
+                f"{cb!r} is no callback: it has no method such as before_fit{here}. Leave it out."
             )
         if any(cb is other for other in cbs[:number]):
             raise ValueError(f"{cb!r} stands twice in the callbacks, and so would run twice")
     return cbs
+
+
+def known_names(cb: Any) -> Container[str]:
+    """Return the names of all attributes of a callback; asking for one that lacks takes long."""
+    if getattr(type(cb), "__getattr__", None) is vars(ForeignNames)["__getattr__"]:
+        return set().union(vars(cb), *map(vars, type(cb).__mro__))
+    return (*EVENTS, *ACTIONS)  # it may find attributes in its own way
+
+
+def answers(cb: Any) -> bool:
+    """Return whether an object has a method named after an event or an action."""
+    names = known_names(cb)
+    return any(name in names and hasattr(cb, name) for name in (*ACTIONS, *EVENTS))
+
+
+def warn_of_silent(cbs: Iterable[Any]) -> None:
+    """Warn of callbacks that nobody will call."""
+    for cb in cbs:
+        if not answers(cb) and type(cb).companions is Callback.companions:
+            own = [name for name in vars(type(cb)) if not name.startswith("_")]
+            warnings.warn(
+                f"{cb!r} does nothing: it answers no event and no action, such as after_batch"
+                f" (it has {few(own) or 'no methods'})",
+                stacklevel=4,
+            )
 
 
 def run_cbs(cbs: Iterable[Any], method_nm: str, learn: Any = None) -> None:
@@ -150,14 +184,12 @@ def handler_table(
 
     Clean-ups are bundled into one handler that runs all of them, in reverse order.
     """
-    ordered = sorted(cbs, key=order_of)
+    ordered = [(cb, known_names(cb)) for cb in sorted(cbs, key=order_of)]
     table = {}
     for event in EVENTS:
-        methods = tuple(
-            getattr(cb, event) if wrap is None else wrap(event, getattr(cb, event))
-            for cb in ordered
-            if getattr(cb, event, None) is not None
-        )
+        found = [getattr(cb, event, None) for cb, names in ordered if event in names]
+        found = [method for method in found if method is not None]
+        methods = tuple(found if wrap is None else (wrap(event, m) for m in found))
         if methods and event.startswith("cleanup_"):
             methods = (CleanUp(event, methods[::-1]),)
         table[event] = methods

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable
 from enum import IntEnum
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
+from ..base.foreign_names import HOOKS_HERE, hint
 from ..base.text import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -12,7 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 ACTIONS = ("predict", "get_loss", "backward", "step", "zero_grad")
 """What the loop asks to be done; each has exactly one owner."""
 
-EVENTS: list[str] = [
+Event = Literal[
     "before_fit",
     "before_round",
     "before_epoch",
@@ -34,6 +35,7 @@ EVENTS: list[str] = [
     "after_fit",
     "cleanup_fit",
 ]
+EVENTS: list[str] = list(get_args(Event))
 """What callbacks may listen to, in firing order; a user's own levels are added at the end."""
 
 PREFIXES = ("before_", "after_", "cleanup_")
@@ -85,10 +87,17 @@ def check_event(name: str, where: str = "") -> None:
     """
     if name in EVENTS:
         return
-    hint = did_you_mean(name, EVENTS, n=1, cutoff=0.8)
     level = name.partition("_")[2] or name
     own = f"(a level of your own needs register_level({level!r}) first)"
-    raise TypeError(f"{where}{name} is not an event{hint} {own}")
+    near = hint(name, EVENTS, n=1, cutoff=0.8)
+    raise TypeError(f"{where}{name} is not an event{near} {own}")
+
+
+def is_meant_as_event(name: str) -> bool:
+    """Return whether a method's name is an event's, nearly one, or one of another framework."""
+    if name.startswith((*PREFIXES, "_")) or name in ACTIONS:
+        return name.startswith(PREFIXES)
+    return name in HOOKS_HERE or bool(did_you_mean(name, EVENTS, n=1, cutoff=0.9))
 
 
 class with_cbs:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from ..base.foreign_names import ForeignNames
 from .history import History
 from .interrupt import Interrupts
 from .plan import Plan
@@ -22,7 +23,7 @@ class Nesting(NamedTuple):
     scratch: Path | None = None  # in a dry run: the folder that writers use in place of their own
 
 
-class LoopState:
+class LoopState(ForeignNames):
     """The attributes of a Learner."""
 
     # given
@@ -46,7 +47,7 @@ class LoopState:
     levels: tuple[str, ...] = ()  # the levels that are running, outermost first
     error: BaseException | None = None  # during a clean-up: what ended the level
     stage: str | None = None  # which fit this is, in a method that makes several
-    interrupts: Interrupts  # Ctrl-C in a fit
+    interrupts: Interrupts  # Ctrl-C in a fit, and calls of `stop`
     nesting: Nesting = Nesting()
 
     # within a batch
@@ -61,6 +62,7 @@ class LoopState:
     _set_lr: Callable[..., None]
     _check_opt: Callable[..., None]
     _resume_cbs: Callable[..., list[Any]]
+    _usual_cbs: Callable[..., list[Any]]
     fit_one_cycle: Callable[..., None]
     freeze: Callable[..., None]
     freeze_to: Callable[..., None]
@@ -111,6 +113,11 @@ class LoopState:
     def interrupted(self) -> bool:
         """Whether the last fit was ended by Ctrl-C."""
         return self.interrupts.stopped
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the last fit ended early, as EarlyStopCB or a call of `stop` say it, else None."""
+        return self.interrupts.reason
 
     @property
     def depth(self) -> int:

@@ -67,7 +67,7 @@ class BarrierCB(Callback):
     Events: before_round, after_batch, after_epoch, after_round, cleanup_batch, cleanup_epoch,
         cleanup_round, cleanup_fit
     Order:  STOP + 2000
-    Reads:  training, cbs, error, row, n_items
+    Reads:  training, cbs, error, row, n_items, stopped, depth, interrupts
     Writes: error, row
     """
 
@@ -80,7 +80,8 @@ class BarrierCB(Callback):
         self._shared, self._start = False, 0.0
 
     def before_round(self, learn: Loop) -> None:
-        """Begin to measure the time of the round."""
+        """Begin to measure the time of the round; from now on this decides where a stop ends it."""
+        learn.interrupts.agreed = True
         self._start = perf_counter()
 
     def after_batch(self, learn: Loop) -> None:
@@ -125,7 +126,8 @@ class BarrierCB(Callback):
     def meet(self, learn: Loop, level: str, point: str) -> None:
         """Wait for the others where the body of a level, or all of it, is over."""
         self._met.add((level, point))
-        if (cancel := self._agree(learn, level, point, None)) is not None:
+        stop = None if learn.stopped is None or learn.depth else CancelFitException()
+        if (cancel := self._agree(learn, level, point, stop)) is not None:
             raise cancel
         if point == "end":
             self._forget(level)

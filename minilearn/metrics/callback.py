@@ -6,6 +6,7 @@ import copy
 import warnings
 from typing import Any
 
+from fastcore.basics import noop
 from torch import Tensor
 
 from ..base.batch import HALF, batch_size, counted, describe, map_batch, tensors
@@ -39,8 +40,10 @@ class MetricsCB(Callback):
 
     A metric is a torcheval or torchmetrics object, any object with `update(preds, targs)`,
     `compute()` and `reset()`, or a function of `(preds, targs)`, whose values are averaged over the
-    items. Each epoch and validation begins anew. Values are read from the device at its end; the
-    training loss is looked at in between, see `on_nan`.
+    items. A function with a third parameter `sample_weight` gets the weights that
+    `TrainCB(sample_weight=...)` names, and is averaged by them. Each epoch and validation begins
+    anew. Values are read from the device at its end; the training loss is looked at in between, see
+    `on_nan`.
 
     Args:
         ms: metrics that are named after their class or function (`MulticlassAccuracy`, then
@@ -109,7 +112,9 @@ class MetricsCB(Callback):
         for metric in (*self.all_metrics.values(), self.updater):
             metric.reset()
         self.parts, self._measuring, self._unknown = {}, True, None
-        self._split = getattr(attribute(learn, "owner")("get_loss"), "split", None)
+        owner = attribute(learn, "owner")("get_loss")
+        self._split = getattr(owner, "split", None)
+        self._weight_of = getattr(owner, "weight_of", noop)
         self._adds_up = adds_up(learn)
         usual = getattr(type(learn), "n_items", Loop.n_items) is Loop.n_items
         self._counts_rows = usual and attribute(learn, "count") is None
@@ -133,7 +138,8 @@ class MetricsCB(Callback):
         if self.metrics:
             preds, targs = map_batch(_in_float32, learn.preds), self._targets(learn)
             for metric in self.functions:
-                metric.update(preds, targs, n)
+                weight = self._weight_of(learn.batch) if metric.weighs else None
+                metric.update(preds, targs, n, weight)
             self.updater.update(preds, targs, n)
         if self._checked is not None and learn.steps_done // CHECK_EVERY > self._checked:
             self._check_early(learn)
@@ -223,6 +229,8 @@ class MetricsCB(Callback):
         if not values:
             return
         row = {"epoch": learn.epoch, "train": "train" if training else "eval", **values}
+        if not training and "weights" in getattr(learn, "row", ()):  # they are averages
+            row["weights"] = learn.row["weights"]
         self.rows.append(row)
         part = "train" if training else attribute(learn, "valid_name")
         columns = {_column(name, part): value for name, value in values.items()}

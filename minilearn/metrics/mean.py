@@ -5,6 +5,7 @@ Nothing here waits for the device: `compute` returns a tensor.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from functools import partial
@@ -148,8 +149,8 @@ class FunctionMean(Mean):
         self.finish = getattr(inner, "finish", None)
         items = getattr(inner, "items", None)
         self.items = partial(items, **keywords) if items else None
-        self.joins = getattr(inner, "joins", False)
-        declared = any(hasattr(inner, name) for name in ("averages", "finish", "items"))
+        self.joins, self.weighs = getattr(inner, "joins", False), _takes_weights(inner)
+        declared = self.weighs or any(hasattr(inner, n) for n in ("averages", "finish", "items"))
         self.check = None if declared else MeanCheck(self.f)
         super().__init__()
 
@@ -159,10 +160,13 @@ class FunctionMean(Mean):
         if self.check is not None:
             self.check.reset()
 
-    def update(self, preds: Any, targs: Any, weight: Any) -> None:
-        """Call the function on a batch of `weight` items."""
+    def update(self, preds: Any, targs: Any, weight: Any, sample_weight: Any = None) -> None:
+        """Call the function on a batch of `weight` items, or of samples with weights."""
         batch = None if self.check is None else self.check.copied(preds, targs)
-        value = self.f(preds, targs)
+        if sample_weight is None:
+            value = self.f(preds, targs)
+        else:
+            value, weight = self.f(preds, targs, sample_weight=sample_weight), sample_weight.sum()
         if not isinstance(value, (Tensor, float, int)):
             value = self._number(value)
         elif isinstance(value, Tensor) and value._is_view():
@@ -185,6 +189,13 @@ class FunctionMean(Mean):
         """Return the value of all batches so far."""
         value = super().compute()
         return value if self.finish is None else self.finish(value)
+
+
+def _takes_weights(f: Callable[..., Any]) -> bool:
+    try:
+        return "sample_weight" in inspect.signature(f).parameters
+    except (TypeError, ValueError):  # it has no signature
+        return False
 
 
 def averaged(

@@ -14,6 +14,9 @@ import torch
 from torch import Tensor
 
 from ..base.batch import to_device
+from ..base.foreign_names import public_names
+from ..base.lazy import LazyName
+from ..base.text import did_you_mean
 from .mean import FunctionMean
 
 HISTORIES = ("torchmetrics.wrappers.minmax", "torchmetrics.wrappers.running")
@@ -28,7 +31,7 @@ JOINING = (
 )
 """Modules whose metrics may be updated on joined batches (not those of windows and rates)."""
 
-RESERVED = ("loss", "epoch", "steps", "time", "train", "valid_loss")
+RESERVED = ("loss", "epoch", "steps", "time", "train", "valid_loss", "weights")
 
 
 def metrics_by_name(ms: tuple, metrics: dict[str, Any]) -> dict[str, Any]:
@@ -65,11 +68,18 @@ def as_metric(name: str, m: Any) -> Any:
     Raises:
         TypeError: `m` is no metric.
     """
-    m = m() if isinstance(m, type) else m
+    if isinstance(m, (type, LazyName)):
+        try:
+            m = m()
+        except TypeError as e:  # it needs arguments
+            raise TypeError(f"metric {name!r} is a class: write {m.__name__}(…), since {e}") from e
     if all(callable(getattr(m, method, None)) for method in ("update", "compute", "reset")):
         return m
     if callable(m):
         return FunctionMean(m)
+    if isinstance(m, str):
+        near = did_you_mean(m, public_names(), n=1)
+        raise TypeError(f"metrics has the text {m!r}: write the function or object itself{near}")
     raise TypeError(
         f"metric {name!r} is a {type(m).__name__}: give a function of (preds, targs), or an "
         "object with update, compute and reset"
