@@ -5,7 +5,9 @@ matplotlib and pandas are imported by the methods that need them.
 
 from __future__ import annotations
 
+import csv
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from ..base.text import in_columns
@@ -109,6 +111,13 @@ class History(list):
         import pandas
 
         return pandas.DataFrame(list(self), columns=self.columns)
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write the rows to a CSV file, numbers in full, nothing where a row lacks a column."""
+        with Path(path).open("w", newline="") as file:
+            writer = csv.DictWriter(file, self.columns)
+            writer.writeheader()
+            writer.writerows(self)
 
     def __str__(self) -> str:
         """Return the rows as a table of text."""

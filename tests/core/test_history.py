@@ -1,5 +1,6 @@
 """The history: one row a round, read by row and by column."""
 
+import csv
 import math
 
 import pytest
@@ -97,6 +98,15 @@ def test_columns_and_rows_can_be_read():
         history["acc"]
     with pytest.raises(KeyError, match="no rows yet"):
         History()["loss"]
+
+
+def test_a_csv_has_numbers_in_full_and_gaps_where_a_row_lacks_a_column(tmp_path):
+    table().to_csv(tmp_path / "h.csv")
+    with (tmp_path / "h.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert float(rows[0]["train_loss"]) == 0.1 + 0.2
+    assert rows[0]["kind"] == "first, half" and rows[0]["accuracy"] == ""
+    assert math.isnan(float(rows[1]["train_loss"]))
 
 
 def test_a_data_frame_has_the_same_columns_and_rows():
