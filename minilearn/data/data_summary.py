@@ -15,7 +15,7 @@ from minilearn.base.text import in_columns
 
 from .columns import channel_stats
 from .images.dataset import ImageDataset
-from .images.sample import by, sample, sample_stats, size_range, sizes_of
+from .images.sample import by, sample, sample_pixels, size_range, sizes_of
 from .pipeline import class_names
 from .seeded import ArrayLoader
 
@@ -165,7 +165,7 @@ def _stats(dl: Any) -> tuple[Tensor | None, Tensor | None]:
         return channel_stats(pixels)
     dataset = getattr(dl, "dataset", None)
     if isinstance(dataset, ImageDataset):
-        return sample_stats(dataset.items, dataset.read.pipeline, 0)
+        return channel_stats(sample_pixels(dataset.items, dataset.read.pipeline, 0))
     return None, None
 
 
