@@ -53,6 +53,8 @@ def open_image(source: Any, scale_of: Callable[[int, int], float] | None = None)
 
     if isinstance(source, Image.Image):
         return ImageOps.exif_transpose(source)
+    if source == b"":
+        raise OSError("the file is empty")
     if isinstance(source, bytes):
         source = io.BytesIO(source)
     with Image.open(source if hasattr(source, "read") else Path(source)) as opened:

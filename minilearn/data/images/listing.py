@@ -9,8 +9,6 @@ from typing import Any
 
 from minilearn.base.text import did_you_mean
 
-from .archives import not_empty
-
 SUFFIXES = (
     *(".jpg", ".jpeg", ".jfif", ".png", ".gif", ".bmp", ".tif", ".tiff", ".webp"),
     *(".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".tga", ".avif"),
@@ -71,6 +69,8 @@ class Columns:
             stored: the label there, which a function of the user's replaces.
         """
         label = self.labels(path) if callable(self.labels) else stored
+        if label == "" and self.sep is None:
+            return None
         if self.sep is None or label is None or isinstance(label, list):
             return label
         return [part for text in str(label).split(self.sep) if (part := text.strip())]
@@ -132,9 +132,5 @@ def default_split(images: Any) -> str:
 
 
 def read_file(path: str) -> bytes:
-    """Return the content of a file.
-
-    Raises:
-        OSError: there is none, or it is empty.
-    """
-    return not_empty(Path(path).read_bytes())
+    """Return the content of a file."""
+    return Path(path).read_bytes()
