@@ -21,7 +21,7 @@ from minilearn.base.text import few
 from ..hf_datasets import VALID_SPLITS
 from .archives import ARCHIVES, open_archive, read_member
 from .hf_images import from_hub, is_saved, load_hub
-from .listing import SUFFIXES, Columns, Items, default_split, read_file
+from .listing import SUFFIXES, Columns, Items, read_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,28 +50,27 @@ def find_images(source: Any, columns: Columns, streaming: bool = False) -> dict[
         FileNotFoundError: there is no such file or folder.
         ValueError: it holds no images; says what was looked for, and what was found.
     """
-    found = _find(source, columns, streaming)
-    return {split or default_split(images): images for split, images in found.items()}
-
-
-def _find(source: Any, columns: Columns, streaming: bool) -> dict[str, Any]:
-    """Return the images by split, "" where nothing says one."""
     if isinstance(source, str) and source.startswith("hf:"):
-        return from_hub(load_hub(source[3:], streaming), columns)
-    if streaming:
+        found = from_hub(load_hub(source[3:], streaming), columns)
+    elif streaming:
         raise ValueError(f'streaming= is for "hf:NAME", and the source is {source!r:.80}')
-    if not isinstance(source, (str, os.PathLike)):
-        return from_hub(source, columns)
-    path = Path(source).expanduser()
+    elif isinstance(source, (str, os.PathLike)):
+        found = _from_path(Path(source).expanduser(), columns)
+    else:
+        found = from_hub(source, columns)
+    # only labelled images can be trained on
+    return {
+        split or ("train" if images.labelled else "test"): images for split, images in found.items()
+    }
+
+
+def _from_path(path: Path, columns: Columns) -> dict[str, Any]:
+    """Return the images by split, "" where nothing says one."""
     if not path.exists():
         raise FileNotFoundError(
             f"there is no {path}. Give a folder, an archive, a table, or hf:NAME for a data set of "
             "the Hugging Face hub"
         )
-    return _from_path(path, columns)
-
-
-def _from_path(path: Path, columns: Columns) -> dict[str, Any]:
     if path.suffix.lower() in TABLES and path.is_file():
         return from_table(path, columns)
     if is_saved(path):

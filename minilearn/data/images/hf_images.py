@@ -78,7 +78,7 @@ def _images(ds: Any, split: str, columns: Columns, table: Path | None) -> Any:
     classes = class_names_of(ds.features.get(label))
     values = named(_column(ds, label), classes)
     labels = amounts([*map(columns.label, names, values)], classes)
-    group = columns.find_groups(list(ds.features))
+    group = columns.find("groups", list(ds.features))
     return Items(names, refs, labels, fetch, classes, _column(ds, group) if group else None)
 
 
@@ -104,8 +104,8 @@ def image_columns(features: Mapping[str, Any], columns: Columns) -> tuple[str, s
     """
     images = [name for name, feature in features.items() if is_image(feature)]
     key = images[0] if len(images) == 1 and not columns.paths else None
-    key = key or columns.find_paths(list(features))
-    return key, columns.find_labels([name for name in features if name != key])
+    key = key or columns.find("paths", list(features))
+    return key, columns.find("labels", [name for name in features if name != key])
 
 
 def class_names_of(feature: Any) -> list[str] | None:
