@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -95,12 +95,37 @@ def get_dls(
     Raises:
         ValueError: a data set is empty, or has no full batch with `drop_last`.
     """
-    train = make_loader(
-        "train", train_ds, bs, shuffle=True, drop_last=drop_last, seed=seed, **kwargs
-    )
+    batching = Batching(bs, bs_valid, drop_last, seed)
+    train = make_loader("train", train_ds, **batching.of("train"), **kwargs)
     if valid_ds is None:
         return train, None
-    return train, make_loader("valid", valid_ds, bs_valid or 2 * bs, seed=seed, **kwargs)
+    return train, make_loader("valid", valid_ds, **batching.of("valid"), **kwargs)
+
+
+class Batching(NamedTuple):
+    """How data are divided into batches: only those for training are shuffled.
+
+    Args:
+        bs: items in a training batch.
+        bs_valid: items in another batch; None for twice as many, since no gradients are kept.
+        drop_last: leave out a last training batch that is not full; others keep all.
+        seed: of order and random transforms.
+    """
+
+    bs: int
+    bs_valid: int | None
+    drop_last: bool
+    seed: int | None
+
+    def of(self, role: str) -> dict[str, Any]:
+        """Return the options of the loader for `train`, `valid` or another role."""
+        train = role == "train"
+        return {
+            "batch_size": self.bs if train else self.bs_valid or 2 * self.bs,
+            "shuffle": train,
+            "drop_last": self.drop_last and train,
+            "seed": self.seed,
+        }
 
 
 def make_loader(
@@ -139,7 +164,7 @@ def make_loader(
     return SeededLoader(ds, batch_size, shuffle, seed=seed, **kwargs)
 
 
-def check_not_empty(ds: Any, split: str, batch_size: int, drop_last: bool = False) -> None:
+def check_not_empty(ds: Any, split: str, batch_size: int, drop_last: bool, **_: Any) -> None:
     """Raise ValueError where a data set has a length and gives no batch."""
     whole("batch_size", batch_size, of="items")
     n = n_batches(ds)

@@ -6,7 +6,6 @@ import copy
 import logging
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +16,7 @@ from minilearn.base.batch import default_device
 from minilearn.base.text import few, whole
 
 from ..hf_datasets import VALID_SPLITS, choose_splits
+from ..loader_factory import Batching
 from ..loaders import DataLoaders
 from ..pipeline import Pipeline
 from .errors import ErrorLog
@@ -138,9 +138,11 @@ def image_dls(
     if decoder == "torchvision" and tfms is None:
         raise ValueError('decoder="torchvision" gives tensors to tfms=, and there is none')
     if pipeline is None:
-        pipeline = _pipeline(size, channels, mean, std)
-        options = {"interpolation": interpolation or "bilinear", "crop_pct": crop_pct}
-        pipeline = replace(pipeline, resize=resize, decoder=decoder, **options)
+        if channels not in (1, 3):
+            raise ValueError(f"channels is 3 for colours or 1 for grey, got {channels}")
+        pair = (size, size) if isinstance(size, int) else size
+        how = {"interpolation": interpolation or "bilinear", "crop_pct": crop_pct}
+        pipeline = Pipeline(pair, resize, channels, mean, std, decoder=decoder, **how)
         normalize = normalize and mean is None
     else:
         normalize, classes = False, pipeline.classes if classes is None else classes
@@ -151,9 +153,7 @@ def image_dls(
         tfms,
         partial(ErrorLog, on_error=on_error, max_errors=max_errors),
         where,
-        seed,
-        batching={"batch_size": whole("bs", bs, of="items"), "drop_last": drop_last},
-        bs_valid=bs_valid or 2 * bs,
+        Batching(whole("bs", bs, of="items"), bs_valid, drop_last, seed),
         reading={
             "num_workers": workers,
             "persistent_workers": workers > 0,
@@ -191,30 +191,6 @@ def image_dls(
     dls.splits = roles
     log.info("%r", dls)
     return dls
-
-
-def _pipeline(
-    size: Any, channels: int, mean: list[float] | None, std: list[float] | None
-) -> Pipeline:
-    """Return the pipeline as far as the user gave it.
-
-    Raises:
-        ValueError: a value is out of range; says which.
-    """
-    if channels not in (1, 3):
-        raise ValueError(f"channels is 3 for colours or 1 for grey, got {channels}")
-    pair = (size, size) if isinstance(size, int) else size
-    if size is not None and not _is_size(pair):
-        raise ValueError(f"size is one number of pixels, or height and width, got {size}")
-    for name, values in (("mean", mean), ("std", std)):
-        if values is not None and len(values) != channels:
-            raise ValueError(f"{name} has a value for each of {channels} channels, got {values}")
-    return Pipeline(pair, channels=channels, mean=mean, std=std)
-
-
-def _is_size(size: Any) -> bool:
-    numbers = isinstance(size, (tuple, list)) and all(isinstance(n, int) for n in size)
-    return numbers and len(size) == 2 and min(size) >= 1
 
 
 def roles_of(found: Mapping[str, Any], wanted: Mapping[str, str | None] | None) -> dict[str, str]:

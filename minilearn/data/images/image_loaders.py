@@ -15,7 +15,7 @@ from torch import Tensor
 from minilearn.base.text import few
 
 from ..columns import channel_stats
-from ..loader_factory import check_not_empty
+from ..loader_factory import Batching, check_not_empty
 from ..loaders import DataLoaders
 from ..pipeline import Pipeline
 from ..seeded import ArrayLoader
@@ -27,8 +27,6 @@ from .listing import Items
 from .sample import MANY, choose_size, sample, sample_pixels
 from .stream_loader import StreamLoader
 
-BUFFER = 1000  # images among which a stream's shuffling draws the next one
-
 
 @dataclass
 class LoaderBuilder:
@@ -39,9 +37,7 @@ class LoaderBuilder:
         tfms: transforms training images.
         new_log: makes an `ErrorLog` of a split and its number of images.
         device: of the batches.
-        seed: of order and random transforms.
-        batching: batch_size and drop_last of the training loader.
-        bs_valid: images in a batch of the others.
+        batching: sizes of batches, and the seed of order and random transforms.
         reading: options of loaders that read images one by one, such as num_workers, collate_fn.
     """
 
@@ -49,9 +45,7 @@ class LoaderBuilder:
     tfms: Callable[[Any], Any] | None
     new_log: Callable[..., ErrorLog]
     device: torch.device
-    seed: int
-    batching: dict[str, Any]
-    bs_valid: int
+    batching: Batching
     reading: dict[str, Any]
 
     def from_items(
@@ -107,7 +101,7 @@ class LoaderBuilder:
             self._normalise(seen)
         loaders = {
             role: StreamLoader(
-                part.shuffled(self.seed, BUFFER) if role == "train" else part,
+                part,
                 self._reader(role),
                 target,
                 log=self.new_log(role),
@@ -118,22 +112,18 @@ class LoaderBuilder:
         return self._dls(loaders, [loader.log for loader in loaders.values()])
 
     def _complete_pipeline(self, items: Items, names: list[str] | None) -> None:
-        size = self.pipeline.size or choose_size(sample(items, self.seed))
+        size = self.pipeline.size or choose_size(sample(items, self.batching.seed))
         self.pipeline = replace(self.pipeline, size=size, classes=names)
 
     def _normalise(self, items: Items, pixels: Tensor | None = None) -> None:
         if pixels is None:
-            pixels = sample_pixels(items, self.pipeline, self.seed)
+            pixels = sample_pixels(items, self.pipeline, self.batching.seed)
         mean, std = channel_stats(pixels)
         self.pipeline = replace(self.pipeline, mean=mean.tolist(), std=std.tolist())
 
-    def _batching(self, role: str) -> dict[str, Any]:
-        others = {"batch_size": self.bs_valid, "drop_last": False}
-        return self.batching if role == "train" else others
-
     def _check_not_empty(self, data: Mapping[str, ImageDataset]) -> None:
         for role, images in data.items():
-            check_not_empty(images.served, role, **self._batching(role))
+            check_not_empty(images.served, role, **self.batching.of(role))
 
     def _reader(self, role: str) -> Reader:
         return Reader(self.pipeline, self.tfms if role == "train" else None)
@@ -148,21 +138,18 @@ class LoaderBuilder:
 
     def _one_by_one(self, role: str) -> dict[str, Any]:
         to_model = ToModel(self.pipeline, self.device)
-        return {"to_model": to_model, "seed": self.seed, **self._batching(role), **self.reading}
+        return {"to_model": to_model, **self.batching.of(role), **self.reading}
 
     def _loader(self, role: str, images: ImageDataset, pixels: Tensor | None) -> Any:
-        shuffle = role == "train"
         if pixels is None:
-            return ImageLoader(images, shuffle=shuffle, **self._one_by_one(role))
+            return ImageLoader(images, **self._one_by_one(role))
         to_model = ToModel(self.pipeline, self.device)
         return ArrayLoader(
             {"image": pixels, "label": images.targets},
             rows=torch.tensor(images.served) if images.log.found else None,
             dataset=images,
-            shuffle=shuffle,
-            seed=self.seed,
             transforms={"image": to_model, "label": to_model.move},
-            **self._batching(role),
+            **self.batching.of(role),
         )
 
     def _dls(self, loaders: Mapping[str, Any], logs: list[ErrorLog]) -> DataLoaders:

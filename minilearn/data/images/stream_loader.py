@@ -17,6 +17,8 @@ from .dataset import Reader, ToModel, collate, finish_batches
 from .errors import ErrorLog, FileError
 from .hf_images import ImageStream, image_bytes, stored_path
 
+BUFFER = 1000  # images among which a stream's shuffling draws the next one
+
 
 class StreamLoader(EpochLoader):
     """Batches of streamed images; full ones, as images that cannot be read are skipped.
@@ -30,7 +32,8 @@ class StreamLoader(EpochLoader):
         target: turns a label into a target; None leaves the image out.
         log: records files that cannot be read.
         to_model: turns pixels into the model's input.
-        seed: of random transforms.
+        shuffle: in a new order in each epoch, as far as a buffer of `BUFFER` images allows.
+        seed: of order and random transforms.
         collate_fn: see `image_dls`.
         kwargs: all others of torch's DataLoader; a worker takes whole shards of the stream.
     """
@@ -43,10 +46,12 @@ class StreamLoader(EpochLoader):
         *,
         log: ErrorLog,
         to_model: ToModel,
+        shuffle: bool,
         seed: int,
         collate_fn: Callable[[list], Any] | None = None,
         **kwargs: Any,
     ) -> None:
+        stream = stream.shuffled(seed, BUFFER) if shuffle else stream
         self.images = _DecodedStream(stream, read, target, log.split)
         self.log, self.to_model, self.seed, self.epoch = log, to_model, seed, 0
         self.kwargs = {"collate_fn": partial(_collate, join=collate_fn or default_collate)} | kwargs
