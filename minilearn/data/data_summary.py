@@ -25,7 +25,7 @@ MOST_FILES = 20
 
 @dataclass(frozen=True)
 class DataSummary:
-    """The result of `dls.summary()`; prints as text and, in a notebook, as a table.
+    """The result of `dls.summary()`, which prints as text.
 
     Args:
         counts: by class and loader; an image with several classes counts for each. Streams have no

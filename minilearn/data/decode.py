@@ -6,7 +6,6 @@ import io
 import math
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,20 +118,15 @@ def in_threads(read: Callable[[int], None], n: int) -> None:
 
     Where somebody looks on, a bar appears after a second.
     """
-    from tqdm import tqdm
+    from tqdm.contrib.concurrent import thread_map
 
     def read_chunk(start: int) -> None:
         for row in range(start, min(start + CHUNK, n)):
             read(row)
 
-    starts = range(0, n, CHUNK)
     unseen = not (in_notebook() or getattr(sys.stderr, "isatty", bool)())
-    with (
-        ThreadPoolExecutor(8) as pool,
-        tqdm(total=n, desc="reading images", delay=1, leave=False, disable=unseen) as bar,
-    ):
-        for start, _ in zip(starts, pool.map(read_chunk, starts), strict=True):
-            bar.update(min(CHUNK, n - start))
+    bar = {"desc": "reading images", "unit_scale": CHUNK, "delay": 1, "leave": False}
+    thread_map(read_chunk, range(0, n, CHUNK), max_workers=8, disable=unseen, **bar)
 
 
 def _from_16_bits(image: Image) -> Image:

@@ -194,7 +194,7 @@ def hub_loaders(
     if not cache and (cache is False or not plain or "collate_fn" in kwargs):
         kwargs = {"collate_fn": collate if as_tuple else collate.as_dict} | kwargs
         return {
-            role: make_loader(splits[role], ds, **batching.of(role), **kwargs)
+            role: make_loader(splits[role], ds, batching.of(role), **kwargs)
             for role, ds in data.items()
         }, None
     if plain:

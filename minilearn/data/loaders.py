@@ -82,8 +82,8 @@ class DataLoaders:
     def summary(self) -> DataSummary:
         """Return counts by class and loader, image sizes, mean and std, and files left out.
 
-        It prints as text, and in a notebook as a table. For images that are not in memory, sizes
-        and statistics come from a sample of up to 256.
+        It prints as text. Sizes of images, and statistics that are not known, come from a sample
+        of up to 256.
         """
         return summarize_data(self)
 

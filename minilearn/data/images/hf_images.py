@@ -63,18 +63,17 @@ def _images(ds: Any, split: str, columns: Columns, table: Path | None) -> Any:
             "DataLoaders.from_dd, or take it off by ds.with_format(None) and give tfms="
         )
     key, label = image_columns(ds.features, columns)
-    raw = _undecoded(ds, key)
-    # the paths alone, not the bytes beside them
-    paths = raw.flatten() if is_image(ds.features[key]) else raw
-    stored = _column(paths, f"{key}.path" if is_image(ds.features[key]) else key)
-    if table and not is_image(ds.features[key]) and (None in stored or "" in stored):
-        row = next(row for row, path in enumerate(stored) if not path)
-        raise ValueError(f"{table} has no path in row {row + 1}, column {key!r}")
+    raw, feature = _undecoded(ds, key), ds.features[key]
+    # of images the paths alone, not the bytes beside them
+    stored = _column(raw.flatten(), f"{key}.path") if is_image(feature) else _column(raw, key)
     names = [stored_path(value) or f"{split or 'row'}[{row}]" for row, value in enumerate(stored)]
     refs, fetch = list(range(len(ds))), partial(read_row, raw, key)
-    if all(isinstance(value, str) for value in stored) and not is_image(ds.features[key]):
-        refs = [os.path.join(table.parent if table else "", path) for path in stored]
-        fetch = read_file
+    if getattr(feature, "dtype", None) in ("string", "large_string"):
+        if table and not all(stored):
+            row = next(row for row, path in enumerate(stored) if not path)
+            raise ValueError(f"{table} has no path in row {row + 1}, column {key!r}")
+        folder = table.parent if table else ""
+        refs, fetch = [path and os.path.join(folder, path) for path in stored], image_bytes
     classes = class_names_of(ds.features.get(label))
     values = named(_column(ds, label), classes)
     labels = amounts([*map(columns.label, names, values)], classes)

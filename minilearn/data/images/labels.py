@@ -145,19 +145,22 @@ def numbered(
     known = next((items.classes for items in by_split.values() if items.classes), None)
     fractions = any(isinstance(label, float) and not label.is_integer() for label in found)
     if wanted is None and known is None and fractions:
-        targets = {
-            split: torch.tensor([float("nan" if x is None else x) for x in items.labels])
-            for split, items in by_split.items()
-        }
-        return dict(by_split), targets, None
-    classes = Classes.of(found, known, wanted)
+        target, names = _amount, None
+    else:
+        classes = Classes.of(found, known, wanted)
+        target, names = classes.target, classes.names or None
     used, targets = {}, {}
     for split, items in by_split.items():
-        each = [classes.target(label) for label in items.labels]
-        used[split] = items.pick(row for row, target in enumerate(each) if target is not None)
-        targets[split] = torch.tensor([target for target in each if target is not None])
-    classes.warn_left_out()
-    return used, targets, classes.names or None
+        each = [target(label) for label in items.labels]
+        used[split] = items.pick(row for row, one in enumerate(each) if one is not None)
+        targets[split] = torch.tensor([one for one in each if one is not None])
+    if names:
+        classes.warn_left_out()
+    return used, targets, names
+
+
+def _amount(label: Any) -> float:
+    return math.nan if label is None else label
 
 
 def check_labelled(items: Items, role: str) -> None:

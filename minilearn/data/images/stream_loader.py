@@ -54,7 +54,8 @@ class StreamLoader(EpochLoader):
         stream = stream.shuffled(seed, BUFFER) if shuffle else stream
         self.images = _DecodedStream(stream, read, target, log.split)
         self.log, self.to_model, self.seed, self.epoch = log, to_model, seed, 0
-        self.kwargs = {"collate_fn": partial(_collate, join=collate_fn or default_collate)} | kwargs
+        self.kwargs: dict[str, Any] = kwargs
+        self.kwargs["collate_fn"] = partial(_collate, join=collate_fn or default_collate)
 
     @property
     def dataset(self) -> Any:
