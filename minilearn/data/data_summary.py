@@ -83,11 +83,11 @@ def summarize_data(dls: Any) -> DataSummary:
     loaders = {name: dls[name] for name in dls.keys()}
     datasets = {name: getattr(dl, "dataset", None) for name, dl in loaders.items()}
     first = next(iter(datasets.values()), None)
-    images, stats = "", (dls.mean, dls.std)
+    images, mean, std = "", dls.mean, dls.std
     if isinstance(first, ImageDataset):
         images = f"{_stored_sizes(first)}, given as {by(first.read.pipeline.shape)}"
-        if dls.mean is None:
-            stats = channel_stats(sample_pixels(first.items, first.read.pipeline, 0))
+        if mean is None:
+            mean, std = channel_stats(sample_pixels(first.items, first.read.pipeline))
     elif dls.pipeline is not None and dls.pipeline.size:
         images = by(dls.pipeline.shape)
     targets = {name: _targets(dl) for name, dl in loaders.items()}
@@ -95,7 +95,8 @@ def summarize_data(dls: Any) -> DataSummary:
         _counts({name: x for name, x in targets.items() if x is not None}, class_names(dls)),
         {name: n_batches(getattr(ds, "served", ds)) for name, ds in datasets.items()},
         images,
-        *(None if x is None else x.tolist() for x in stats),
+        None if mean is None else mean.tolist(),
+        None if std is None else std.tolist(),
         {log.split: log.reasons() for log in dls.logs if log.found},
     )
 
@@ -132,7 +133,7 @@ def _count(targets: Tensor) -> Counter[int]:
 
 
 def _stored_sizes(images: ImageDataset) -> str:
-    chosen = sample(images.items, 0)
+    chosen = sample(images.items)
     sizes = sizes_of(chosen)
     of = f" (of {len(chosen):,} sampled)" if len(chosen) < len(images) else ""
     several = f"{len(sizes):,} sizes, " if len(sizes) > 1 else ""

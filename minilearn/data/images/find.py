@@ -195,7 +195,7 @@ def _by_layout(
         if labelled and not callable(columns.labels):
             _warn_left_out([row for row in rows if row[2] is None], "in no class folder")
             rows = labelled
-        found[split] = Items(*map(list, zip(*rows, strict=True)), fetch)
+        found[split] = Items(*map(list, zip(*rows, strict=True)), fetch=fetch)
     return found
 
 
@@ -274,7 +274,8 @@ def _read_table(path: Path) -> pa.Table:
         types = dict.fromkeys(names, pa.string())  # "007" is a name, no number
         as_text = csv.ConvertOptions(column_types=types)
         table = csv.read_csv(path, parse_options=parse, convert_options=as_text)
-        return pa.table([*map(pc.utf8_trim_whitespace, table.columns)], names)
+        trimmed = [pc.call_function("utf8_trim_whitespace", [x]) for x in table.columns]
+        return pa.table(trimmed, names)
     except pa.ArrowInvalid as e:
         raise ValueError(f"{path} cannot be read as a table, in UTF-8: {e}") from e
 

@@ -62,6 +62,10 @@ def _images(ds: Any, split: str, columns: Columns, table: Path | None) -> Any:
             "the data set has a format or transform of its own, so it decides what an item is; use "
             "DataLoaders.from_dd, or take it off by ds.with_format(None) and give tfms="
         )
+    return _items(ds, split, columns, table)
+
+
+def _items(ds: Any, split: str, columns: Columns, table: Path | None) -> Items:
     key, label = image_columns(ds.features, columns)
     raw, feature = _undecoded(ds, key), ds.features[key]
     # of images the paths alone, not the bytes beside them
@@ -95,7 +99,7 @@ def amounts(labels: list[Any], classes: list[str] | None) -> list[Any]:
     return numbers if fractions and classes is None else labels
 
 
-def image_columns(features: Mapping[str, Any], columns: Columns) -> tuple[str, str | None]:
+def image_columns(features: Mapping[str, Any], columns: Columns) -> tuple[Any, str | None]:
     """Return the column of images and the column of labels, if there is one.
 
     Raises:

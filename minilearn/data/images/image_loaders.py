@@ -112,12 +112,12 @@ class LoaderBuilder:
         return self._dls(loaders, [loader.log for loader in loaders.values()])
 
     def _complete_pipeline(self, items: Items, names: list[str] | None) -> None:
-        size = self.pipeline.size or choose_size(sample(items, self.batching.seed))
+        size = self.pipeline.size or choose_size(sample(items))
         self.pipeline = replace(self.pipeline, size=size, classes=names)
 
     def _normalise(self, items: Items, pixels: Tensor | None = None) -> None:
         if pixels is None:
-            pixels = sample_pixels(items, self.pipeline, self.batching.seed)
+            pixels = sample_pixels(items, self.pipeline)
         mean, std = channel_stats(pixels)
         self.pipeline = replace(self.pipeline, mean=mean.tolist(), std=std.tolist())
 
