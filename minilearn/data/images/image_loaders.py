@@ -82,7 +82,9 @@ class LoaderBuilder:
         report(*logs)
         self._check_not_empty(data)  # what could be read
         if normalize:
-            known = pixels[first][data[first].served] if first in pixels else None
+            known = pixels.get(first)
+            if known is not None and data[first].log.found:  # without errors it is not copied
+                known = known[data[first].served]
             self._normalise(parts[first], known)
         loaders = {role: self._loader(role, data[role], pixels.get(role)) for role in data}
         return self._dls(loaders, logs)
