@@ -156,6 +156,12 @@ def test_each_method_is_the_function_of_its_module():
         assert getattr(Learner, n.targets[0].id) is getattr(module, n.value.attr)
 
 
+def test_no_declaration_hides_the_signature_of_a_method_from_type_checkers():
+    """Pyright takes what a base class declares for the type of what a subclass assigns."""
+    declared = {n for c in Learner.__mro__[1:] for n in getattr(c, "__annotations__", {})}
+    assert [n for n in vars(Learner) if n in declared and not n.startswith("_")] == []
+
+
 def check_pickles(owner):
     for name in ("show_batch", "lr_find", "save", "on"):
         method = getattr(owner, name)

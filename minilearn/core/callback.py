@@ -39,6 +39,12 @@ class Callback(ForeignNames):
     callback
     and are found by type: `learn.find(MyCB)`.
 
+    >>> class StopAtZero(Callback):
+    ...     def after_loss(self, learn):
+    ...         if learn.loss == 0:
+    ...             raise CancelFitException
+    >>> learn.fit(1, cbs=StopAtZero())
+
     Raises:
         TypeError: at the class statement, where a method looks like an event but is none.
     """
@@ -170,6 +176,9 @@ def run_cbs(cbs: Iterable[Any], method_nm: str, learn: Any = None) -> None:
     """Call `method_nm` on every callback that has it, lowest order first.
 
     The plain form of what a `Learner` does with a table; for loops of your own.
+
+    >>> run_cbs([LambdaCB(after_fit=lambda learn: print("done"))], "after_fit")
+    done
     """
     for cb in sorted(cbs, key=order_of):
         method = getattr(cb, method_nm, None)

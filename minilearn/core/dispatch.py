@@ -116,6 +116,8 @@ class Dispatch(LoopState):
     def add_cb(self, cb: Any) -> Any:
         """Add a callback (or a class of one) for good; in a fit it gets the `before_` events first.
 
+        >>> learn.add_cb(EMACB())
+
         Returns:
             The callback.
         """
@@ -130,7 +132,10 @@ class Dispatch(LoopState):
         return cb
 
     def remove_cb(self, cb: Any) -> None:
-        """Remove a callback, or all of a class; in a fit it cleans up."""
+        """Remove a callback, or all of a class; in a fit it cleans up.
+
+        >>> learn.remove_cb(ProgressCB)
+        """
         of_class = cb if isinstance(cb, type) else ()
         gone = [mine for mine in self.cbs if mine is cb or isinstance(mine, of_class)]
         self._change_cbs([mine for mine in self.cbs if not any(mine is g for g in gone)])
@@ -155,7 +160,11 @@ class Dispatch(LoopState):
             raise
 
     def find(self, kind: type[T]) -> T | None:
-        """Return the first callback of a class (or a subclass of it), None where there is none."""
+        """Return the first callback of a class (or a subclass of it), None where there is none.
+
+        >>> learn.find(MetricsCB).rows
+        []
+        """
         return next((cb for cb in self.cbs if isinstance(cb, kind)), None)
 
     def owner(self, action: str) -> Any:

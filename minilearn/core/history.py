@@ -38,8 +38,9 @@ class History(list):
     `train_loss`, `valid_loss`, `train_<name>` and `<name>` for each metric (the latter from the
     validation), and `time` (seconds). A round without a validation lacks its columns.
 
+    >>> learn.fit(3)
     >>> learn.history["valid_loss"]
-    [0.52, 0.44, 0.41]
+    [..., ..., ...]
     """
 
     @overload

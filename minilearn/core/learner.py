@@ -199,6 +199,9 @@ class Loop(Fitting):
 
         A bool in the second place means miniai's order: `fit(n_epochs, train, valid, cbs, lr)`.
 
+        >>> learn.fit(3)
+        >>> learn.fit(n_steps=100, valid_every=(50, "step"))
+
         Args:
             n_epochs: full passes over the training data; 1 where neither this nor `n_steps` is
                 given.

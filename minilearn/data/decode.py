@@ -27,6 +27,8 @@ TURNED = (5, 6, 7, 8)  # orientations that exchange height and width
 def read_image(source: Any, channels: int = 3) -> Tensor:
     """Read an image of any mode, upright, as uint8 of shape (C, H, W).
 
+    >>> read_image("cat.png", channels=1)  # doctest: +SKIP
+
     Args:
         source: a path, the bytes of a file, an open file, or a PIL image.
         channels: 1 for grey, 3 for RGB; with 2 and 4 transparency is kept as the last

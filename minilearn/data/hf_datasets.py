@@ -30,6 +30,12 @@ class inplace:
 
     The result can be pickled wherever `f` can, so worker processes may be spawned or forked.
 
+    >>> @inplace
+    ... def scale(batch):
+    ...     batch["x"] = [x / 255 for x in batch["x"]]
+    >>> scale({"x": [51.0]})
+    {'x': [0.2]}
+
     Args:
         f: changes a dict of columns in place; its return value is ignored.
     """
@@ -70,6 +76,9 @@ class collate_dict:
 
     The order is that of `ds.features`. The first batch decides which columns there are, since a
     transform may drop, rename or add some: new ones replace the first dropped one, else come last.
+
+    >>> ds = fashion_mnist()["test"].with_format("torch")
+    >>> dl = DataLoader(ds, 8, collate_fn=collate_dict(ds))
 
     Args:
         ds: a data set with `features`; only their names are kept.

@@ -20,6 +20,10 @@ from .seeded import ArrayLoader, SeededLoader
 class Dataset:
     """Arrays of one length: item, slice or index list i is (x[i], y[i], ...).
 
+    >>> ds = Dataset(torch.arange(5), torch.arange(5) ** 2)
+    >>> ds[3]
+    (tensor(3), tensor(9))
+
     Args:
         arrays: tensors, numpy arrays, tables or columns of pandas, or other sequences, of N items
             each.
@@ -81,6 +85,9 @@ def get_dls(
 
     Tensors in memory (`Dataset`, `TensorDataset`) get an ArrayLoader, other map-style data sets a
     SeededLoader, streams torch's DataLoader in their own order.
+
+    >>> ds = Dataset(torch.randn(10, 3), torch.randn(10, 1))
+    >>> dls = DataLoaders(*get_dls(ds, ds, bs=4))
 
     Args:
         train_ds: the training data set.

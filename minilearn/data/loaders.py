@@ -30,6 +30,10 @@ NUMBERS = "biufc"  # kinds of numpy's types
 class DataLoaders:
     """The loaders of a Learner: any iterables of batches, each of which may be missing.
 
+    >>> dls = DataLoaders(train=[(xb, yb)], valid=[(xb, yb)], night=[(xb, yb)])
+    >>> list(dls.valids)
+    ['valid', 'night']
+
     Args:
         train: for training.
         valid: for validation.

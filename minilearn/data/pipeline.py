@@ -31,6 +31,8 @@ class Pipeline:
     `load_learner` and `minilearn predict` use the same object. Set it yourself where a function of
     yours prepares the data: `dls.pipeline = Pipeline((28, 28), channels=1, classes=names)`.
 
+    >>> pipeline = Pipeline(size=(28, 28), channels=1, classes=["cat", "dog"])
+
     Args:
         size: (H, W) of an image; None to leave images as large as they are.
         resize: how an image of another size is resized: "crop" fills the size and cuts what is too

@@ -76,6 +76,10 @@ class EpochLoader:
 class ArrayLoader(EpochLoader):
     """Serve batches from arrays in memory by indexing whole batches.
 
+    >>> dl = ArrayLoader({0: torch.randn(10, 3), 1: torch.randn(10, 1)}, 4, shuffle=True, seed=0)
+    >>> [len(x) for x, y in dl]
+    [4, 4, 2]
+
     Args:
         columns: arrays of one length N by name; tensors, or lists where values are no numbers.
         batch_size: items a batch; the last one is smaller unless `drop_last`.
@@ -171,6 +175,11 @@ class SeededLoader(EpochLoader, DataLoader):
     new ones in each epoch. Data sets that fetch many items in one call (`__getitems__`, as those of
     Hugging Face) are fetched batch by batch under the states of the batch's first index, so that
     transforms of whole batches work. The random states of the calling process do not change.
+
+    >>> ds = Dataset(torch.arange(4.0), torch.arange(4))
+    >>> first, second = SeededLoader(ds, 2, True, seed=0), SeededLoader(ds, 2, True, seed=0)
+    >>> all(torch.equal(a[0], b[0]) for a, b in zip(first, second))
+    True
 
     Args:
         dataset: a map-style data set; it stays as `loader.dataset`.

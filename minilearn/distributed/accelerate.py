@@ -51,6 +51,8 @@ class AccelerateCB(TrainCB):
     Weights begin as those of the first process, and noise differs from process to process. Between
     batches `learn.model` is the model itself; wrappers come for a batch of training and go.
 
+    >>> Learner(model, dls, F.cross_entropy, cbs=[AccelerateCB(), MetricsCB(accuracy)])
+
     Args:
         n_inp: as in `TrainCB`.
         mixed_precision: "bf16", "fp16" or "no"; None for the one of `accelerate launch`.

@@ -93,6 +93,9 @@ def append_stats(hook: Hook, mod: nn.Module, inp: Any, outp: Any, *, exact: bool
     recorded. Means and stds are those of all values, computed in one pass: where the mean is a
     thousand times the std, the std is rough.
 
+    >>> with Hooks(model, append_stats) as hooks:
+    ...     out = model(xb)
+
     Args:
         hook: where to record.
         mod: the module.
@@ -109,12 +112,24 @@ def append_stats(hook: Hook, mod: nn.Module, inp: Any, outp: Any, *, exact: bool
 
 
 def get_hist(h: Hook) -> Tensor:
-    """Return the histograms of a hook as an image, log(1 + count): shape (40, batches)."""
+    """Return the histograms of a hook as an image, log(1 + count): shape (40, batches).
+
+    >>> with Hooks(model, append_stats) as hooks:
+    ...     out = model(xb)
+    ...     shape = get_hist(hooks[0]).shape
+    >>> shape
+    torch.Size([40, 1])
+    """
     return torch.stack(h.stats[2]).t().float().log1p()
 
 
 def get_min(h: Hook) -> Tensor:
-    """Return for each batch the fraction of values in the first bin, within 0.25 of 0."""
+    """Return for each batch the fraction of values in the first bin, within 0.25 of 0.
+
+    >>> with Hooks(model, append_stats) as hooks:
+    ...     out = model(xb)
+    ...     dead = get_min(hooks[0])
+    """
     counts = torch.stack(h.stats[2]).t().float()
     return counts[0] / counts.sum(0)
 

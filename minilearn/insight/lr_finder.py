@@ -34,6 +34,8 @@ class LRFinderCB(Callback):
     groups of the optimizer keep the ratio of their rates, and the largest is recorded. Validation
     is skipped.
 
+    >>> learn.fit(1, cbs=LRFinderCB(), lr=1e-4)  # `learn.lr_find()` also puts all back
+
     Args:
         gamma: factor between two updates; with both `end_lr` and `num_it` it follows from them.
         max_mult: the loss has diverged when two updates in a row are above so many times the lowest

@@ -35,6 +35,9 @@ class TimerCB(Callback):
     Without it the loop measures nothing. The times are those of Python: a GPU works on while they
     stop, and whatever waits for it takes long. See `torch.profiler` for the times of kernels.
 
+    >>> learn.fit(1, cbs=TimerCB())
+    >>> learn.timings
+
     Args:
         hint: warn if more than this fraction of the training waits for data.
 

@@ -28,6 +28,8 @@ class RunCB(Callback):
     how `dls.pipeline` reads images, torch's seed, versions and devices, the git commit of the
     working directory and whether files differ from it.
 
+    >>> learn.fit(1, cbs=RunCB("runs/a", note="a first try"))
+
     Args:
         dir: the folder.
         settings: what else to write, such as your own options.

@@ -35,6 +35,8 @@ class LogCB(LoggerCB):
     included. The file is appended to; a resumed fit says so. Rank 0 prints, and each process has a
     file of its own (`log_rank1.txt`). While a fit runs, a MetricsCB does not print its rows.
 
+    >>> learn.fit(2, cbs=LogCB(every=100, path="log.txt"))
+
     Args:
         every: updates between two lines.
         path: a file `*.txt` or `*.log`, or a folder for `log.txt`; None for the console alone.
@@ -174,6 +176,9 @@ def setup_logger(
     """Set up a logger for the console and a file, and return it; a second call adds nothing twice.
 
     Levels other than INFO are shown, in colour on a terminal. Only rank 0 prints.
+
+    >>> logger = setup_logger("mine", "logs")
+    >>> logger.info("it begins")
 
     Args:
         name: of the logger; None for the root logger.

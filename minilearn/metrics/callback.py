@@ -45,6 +45,9 @@ class MetricsCB(Callback):
     anew. Values are read from the device at its end; the training loss is looked at in between, see
     `on_nan`.
 
+    >>> cbs = [TrainCB(), MetricsCB(accuracy, top2=partial(accuracy, topk=2))]
+    >>> Learner(model, dls, F.cross_entropy, cbs=cbs).fit(1)
+
     Args:
         ms: metrics that are named after their class or function (`MulticlassAccuracy`, then
             `MulticlassAccuracy_2`).

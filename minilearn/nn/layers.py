@@ -26,6 +26,9 @@ class GeneralRelu(nn.Module):
     A plain ReLU has no negative outputs, so its mean cannot be 0. Shifting it down by `sub` and
     letting it leak below 0 makes mean 0 and standard std 1 possible after every layer.
 
+    >>> GeneralRelu(leak=0.1, sub=0.4)(tensor([-1.0, 1.0]))
+    tensor([-0.5000,  0.6000])
+
     Args:
         leak: slope below 0; None for a plain ReLU.
         sub: subtracted from the result.
@@ -60,7 +63,11 @@ act_gr = partial(GeneralRelu, leak=0.1, sub=0.4)
 
 
 class GlobalAvgPool(nn.Module):
-    """Average over height and width: (B, C, H, W) -> (B, C), for any H and W."""
+    """Average over height and width: (B, C, H, W) -> (B, C), for any H and W.
+
+    >>> GlobalAvgPool()(torch.ones(2, 8, 4, 4)).shape
+    torch.Size([2, 8])
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the means of the last two axes."""
@@ -77,6 +84,9 @@ def conv(
     bias: bool | None = None,
 ) -> nn.Sequential:
     """Make a 2d convolution, followed by a norm layer and an activation where they are given.
+
+    >>> conv(1, 8, act=nn.ReLU)(torch.randn(2, 1, 28, 28)).shape
+    torch.Size([2, 8, 14, 14])
 
     Shapes: (B, ni, H, W) -> (B, nf, ceil(H/stride), ceil(W/stride)) for an odd `ks`.
 
@@ -134,6 +144,9 @@ def _check_maker(name: str, maker: Maker | bool | None) -> None:
 
 class ResBlock(nn.Module):
     """Add the result of two convolutions to their input: act(convs(x) + shortcut(x)).
+
+    >>> ResBlock(8, 16, stride=2)(torch.randn(4, 8, 28, 28)).shape
+    torch.Size([4, 16, 14, 14])
 
     Shapes: (B, ni, H, W) -> (B, nf, ceil(H/stride), ceil(W/stride)). The second convolution has
     the stride. The shortcut averages over `stride` x `stride` windows and, where the number of
@@ -199,6 +212,10 @@ def cnn_layers() -> list[nn.Module]:
 
     The lessons on activation statistics use it: five ReLU convolutions of stride 2 without any norm
     or initialisation. Shapes: (B, 1, 28, 28) -> (B, 10).
+
+    >>> model = nn.Sequential(*cnn_layers())
+    >>> model(torch.randn(2, 1, 28, 28)).shape
+    torch.Size([2, 10])
     """
     return [
         conv(1, 8, ks=5),  # (B, 8, 14, 14)

@@ -57,6 +57,9 @@ class ProgressCB(Callback):
     rows. Of several ProgressCBs the last one shows the fit. Where a display fails, one warning says
     so, and the fit goes on without.
 
+    >>> cbs = [TrainCB(), MetricsCB(accuracy), ProgressCB(plot=True)]
+    >>> Learner(model, dls, F.cross_entropy, cbs=cbs).fit(2)
+
     Args:
         plot: also plot the losses during the fit, in notebooks; elsewhere it has no effect. Names
             say what to plot instead: "loss", metrics, other columns of the history, and what

@@ -73,6 +73,9 @@ def image_dls(
 ) -> DataLoaders:
     """Make loaders of images, wherever they are.
 
+    >>> dls = image_dls("images", 32, size=64)  # doctest: +SKIP
+    >>> dls.summary()  # doctest: +SKIP
+
     Args:
         source: a folder of class folders, also below train, val and test; a flat folder, whose
             images have no class (target -1); a .tar or .zip archive, or a folder of archives
