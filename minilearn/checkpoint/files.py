@@ -1,15 +1,14 @@
 """Checkpoint files: complete or absent, and safe to open.
 
 A checkpoint is one file that `torch.load(path, weights_only=True)` opens: tensors and simple types.
-Of these, 50 and more rows of a history are one string of bytes, which `read` unpacks.
+Of these, 50 and more rows of a history are one string of JSON, which `read` unpacks.
 It is written under a temporary name and then renamed, so a kill at any byte leaves what was there.
 """
 
 from __future__ import annotations
 
-import io
+import json
 import os
-import pickle
 import shutil
 import warnings
 from collections import Counter, deque
@@ -27,7 +26,7 @@ from minilearn.base.files import CorruptFileError, check_zip, reading
 SUFFIX = ".ckpt"
 STATE = "state.ckpt"  # in the folder of a sharded checkpoint
 SIMPLE = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
-MANY, ROWS = 50, "rows, packed"  # fewer rows stay a list
+MANY, ROWS = 50, "rows as JSON"  # fewer rows stay a list
 LISTS = {tuple: tuple, set: set, frozenset: set, deque: list, torch.Size: tuple}
 
 
@@ -67,42 +66,26 @@ def serialisable(x: Any, path: str = "state", memo: dict | None = None) -> Any:
     )
 
 
-def _packed(rows: list) -> dict[str, bytes] | None:
-    """Return many rows or floats as one string of bytes, None for any other list.
+def _packed(rows: list) -> dict[str, str] | None:
+    """Return many rows or floats as one string of JSON, None for any other list.
 
     `torch.save` calls a function for each number, and histories and records grow with the fit.
     """
     if len(rows) < MANY or not {*map(type, rows)} <= {dict, float}:
         return None
-    file = io.BytesIO()
     try:
-        _Packer(file).dump(rows)
+        text = json.dumps(rows)
     except TypeError:  # a tensor, say
         return None
-    return {ROWS: file.getvalue()}
+    same = repr(json.loads(text)) == repr(rows)  # JSON has no tuples, and strings as keys only
+    return {ROWS: text} if same else None
 
 
 def _unpacked(x: Any) -> Any:
-    """Return `x` with the rows that `_packed` made one string of bytes."""
+    """Return `x` with the rows that `_packed` made one string."""
     if type(x) is dict:
-        if ROWS in x:
-            return _Unpacker(io.BytesIO(x[ROWS])).load()
-        return {key: _unpacked(value) for key, value in x.items()}
+        return json.loads(x[ROWS]) if ROWS in x else {k: _unpacked(v) for k, v in x.items()}
     return [_unpacked(value) for value in x] if type(x) is list else x
-
-
-class _Packer(pickle.Pickler):
-    """Takes Python's own types and no object."""
-
-    def reducer_override(self, x: Any) -> Any:
-        raise TypeError(f"{type(x).__name__} is no simple type")
-
-
-class _Unpacker(pickle.Unpickler):
-    """Makes Python's own types and calls nothing, so that any file is safe to open."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"rows hold {module}.{name}")
 
 
 def _from_numpy(x: Any, path: str, memo: dict) -> Any:
