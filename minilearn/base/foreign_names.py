@@ -119,7 +119,7 @@ NAMES = {
         "current_epoch": "`learn.epoch`",
         "callback_metrics, logged_metrics": "`learn.history[-1]`",
         "load_from_checkpoint": '`learn.load(path)`, or `fit(n, resume="folder")`',
-        "should_stop": "`raise CancelFitException()`",
+        "should_stop": "`learn.stop()`",
         "max_epochs, epoch, epochs": "`n_epochs`",
         "max_steps": "`n_steps`",
         "val_check_interval, check_val_every_n_epoch": '`valid_every=k`, or `(k, "step")`',
@@ -164,7 +164,7 @@ NAMES = {
     },
     "ignite": {
         "add_event_handler": "`learn.on`",
-        "terminate": "`raise CancelFitException()`",
+        "terminate": "`learn.stop()`",
         "state": "attributes of the Learner, such as `learn.epoch`",
         "run": "`fit`",
     },
