@@ -641,6 +641,15 @@ def test_a_long_table_in_a_notebook_ends_with_the_last_rows_and_says_what_it_lef
     assert display_.widths == {"epoch": 6, "name": 9}
 
 
+def test_the_page_of_a_fit_closes_every_tag_that_it_opens(monkeypatch):
+    display_ = Notebook(())
+    monkeypatch.setattr(Notebook, "show", lambda self: None)
+    display_.add_row({"epoch": 0, "train_loss": 1.0})
+    page = display_.html()
+    assert sorted(re.findall(r"<(\w+)", page)) == sorted(re.findall(r"</(\w+)", page))
+    assert "table" in re.findall(r"<(\w+)", page)
+
+
 class Reads(TorchDispatchMode):
     """Counts how often a value is read from a tensor."""
 
