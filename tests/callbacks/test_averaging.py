@@ -386,7 +386,7 @@ def check_swapped_out(ema, ends):
         pass
     assert same(around.before, around.after)
     assert same(weights.live[-1], learn.model.state_dict())
-    state.assert_nothing_left()
+    state.assert_fit_left_nothing()
 
 
 @pytest.mark.case("C106")
