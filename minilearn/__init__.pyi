@@ -7,6 +7,7 @@ first used.
 import torch
 
 from .base.batch import default_device, map_batch, to_cpu, to_device
+from .base.notebook import clean_ipython_hist, clean_mem, clean_tb
 from .base.plotting import get_grid, plot_func, show_image, show_images, subplots
 from .base.seed import set_seed
 from .callbacks.averaging import EMACB, SWACB
@@ -49,7 +50,6 @@ from .data import (
     image_dls,
     inplace,
 )
-from .data.decode import read_image
 from .data.pipeline import Pipeline
 from .distributed.accelerate import AccelerateCB
 from .inference.capture import CapturePreds
@@ -181,6 +181,9 @@ __all__ = [
     "act_gr",
     "append_stats",
     "averaged",
+    "clean_ipython_hist",
+    "clean_mem",
+    "clean_tb",
     "cnn_layers",
     "collate_dict",
     "constant",
@@ -214,7 +217,6 @@ __all__ = [
     "plot_sched",
     "rand_copy",
     "rand_erase",
-    "read_image",
     "register_level",
     "register_model",
     "resnet",

@@ -269,8 +269,12 @@ class MetricsCB(Callback):
         known = [_column(name, "train") for name in self.metrics]
         return list(dict.fromkeys(["train_loss", "valid_loss", *known, *self.metrics, *self._seen]))
 
+    def prints_rows(self) -> bool:
+        """Return whether `_log` is this class's own, which a display may replace for a fit."""
+        return getattr(self._log, "__func__", None) is MetricsCB._log
+
     def _log(self, row: dict[str, Any]) -> None:
-        """Print a row; a ProgressCB replaces this for the time of a fit."""
+        """Print a row. A ProgressCB replaces this for the time of a fit, but not one of yours."""
         if self.quiet or rank():
             return
         values = [f"{k} {format_value(v)}" for k, v in row.items() if k not in ("epoch", "train")]
