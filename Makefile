@@ -83,8 +83,8 @@ nbs: $(TOOLS) ## run every notebook; an error in a cell fails
 docs: $(TOOLS) $(VENV)/.extra-docs ## build the reference site into site/; a dead link or a missing docstring fails
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-ui: $(TOOLS) $(VENV)/.extra-ui ## check a fit in JupyterLab with a browser; screenshots go to build/screenshots/
-	@$(BIN)/python -m pytest tests/progress/test_notebook_ui.py $(ARGS)
+ui: $(TOOLS) $(VENV)/.extra-docs $(VENV)/.extra-ui ## check the site, and a fit in JupyterLab, with a browser; screenshots go to build/screenshots/
+	@$(BIN)/python -m pytest tests/progress/test_notebook_ui.py tests/test_site_in_browser.py $(ARGS)
 
 bench: $(TOOLS) ## run every benchmark; each prints its figures
 	@for file in $$(grep -ls __main__ benchmarks/*.py); do echo "$$file"; $(BIN)/python "$$file" || exit 1; done

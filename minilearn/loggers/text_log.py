@@ -68,7 +68,7 @@ class LogCB(LoggerCB):
         self._own_handlers = [h for h in self.logger.handlers if path and h not in before]
         self._redirected = ExitStack()
         for cb in learn.cbs:
-            if isinstance(cb, MetricsCB) and "_log" not in vars(cb):
+            if isinstance(cb, MetricsCB) and cb.prints_rows():
                 self._redirected.enter_context(redirected_log(cb))
         self._clear()
         self._train = self._valid = 0.0  # seconds in this fit, and of what:

@@ -12,7 +12,6 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn import Dropout
-from torch.nn.modules.batchnorm import _BatchNorm
 
 __all__ = ["Dropout", "GeneralRelu", "GlobalAvgPool", "ResBlock", "act_gr", "cnn_layers", "conv"]
 
@@ -81,7 +80,7 @@ def conv(
     stride: int = 2,
     act: Maker | bool | None = nn.ReLU,
     norm: Maker | bool | None = None,
-    bias: bool | None = None,
+    bias: bool = True,
 ) -> nn.Sequential:
     """Make a 2d convolution, followed by a norm layer and an activation where they are given.
 
@@ -98,8 +97,8 @@ def conv(
         act: makes the activation, a class or a partial; True means `nn.ReLU`, False or None none.
         norm: makes the norm layer from `nf`, such as `nn.BatchNorm2d`, `nn.InstanceNorm2d` or
             `partial(nn.GroupNorm, 1)`, which is layer norm over (C, H, W); False or None for none.
-        bias: of the convolution; None means that it has one unless a batch norm follows, which
-            would subtract it again.
+        bias: whether the convolution has one. A batch norm after it subtracts it again; it is there
+            all the same, so that weights of the course fit.
 
     For weight or spectral norm, wrap the convolution with torch's parametrisations:
     `nn.utils.parametrizations.weight_norm(conv(3, 8)[0])`.
@@ -111,9 +110,6 @@ def conv(
     act = nn.ReLU if act is True else act
     _check_maker("act", act)
     _check_maker("norm", norm)
-    if bias is None:
-        made = _made_by(norm)
-        bias = not (isinstance(made, type) and issubclass(made, _BatchNorm))
     layers: list[nn.Module] = [nn.Conv2d(ni, nf, ks, stride=stride, padding=ks // 2, bias=bias)]
     if callable(norm):
         layers.append(norm(nf))
@@ -158,7 +154,7 @@ class ResBlock(nn.Module):
         stride: step of the second convolution.
         ks: kernel size, odd.
         act: makes the activations, as in `conv`; the last one follows the sum.
-        norm: makes the norm layers, as in `conv`; the shortcut's convolution gets one too.
+        norm: makes the norm layers, as in `conv`; the shortcut has none.
         zero_init: start with the shortcut alone, by zeroing the last norm layer (or the second
             convolution, where there is no norm).
 
@@ -190,7 +186,7 @@ class ResBlock(nn.Module):
             conv(nf, nf, ks, stride=stride, act=None, norm=norm),
         )
         same = ni == nf
-        self.idconv = nn.Identity() if same else conv(ni, nf, 1, stride=1, act=None, norm=norm)
+        self.idconv = nn.Identity() if same else conv(ni, nf, 1, stride=1, act=None)
         self.pool = nn.Identity() if stride == 1 else nn.AvgPool2d(stride, ceil_mode=True)
         act = nn.ReLU if act is True else act
         self.act = act() if act else nn.Identity()
