@@ -13,8 +13,9 @@ VENV     := .venv
 BIN      := $(VENV)/bin
 STAMP    := $(VENV)/.installed
 TOOLS    := $(VENV)/.extra-dev
+FLOORS   := .venv-floors
 
-.PHONY: help train train-2 test test-vision torture coverage mutants check types lines lint bench nbs docs ui clean
+.PHONY: help train train-2 test test-vision floors torture coverage mutants check types lines lint bench nbs docs ui clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r target text; do printf '%-11s %s\n' "$$target" "$$text"; done
@@ -64,6 +65,13 @@ test-vision: ## timm and torchvision, by hand: .venv-vision with both is made wh
 	@test -x .venv-vision/bin/python || $(PYTHON) -m venv .venv-vision
 	@.venv-vision/bin/python -c "import timm, torchvision, minilearn, pytest" 2>/dev/null || .venv-vision/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -e ".[vision]" pytest pytest-timeout hypothesis
 	@.venv-vision/bin/python -m pytest tests/vision $(ARGS)
+
+floors: ## the quick tests with the lowest versions that settings.ini allows, in .venv-floors
+	@test -x $(FLOORS)/bin/python || $(PYTHON) -m venv $(FLOORS)
+	@$(FLOORS)/bin/python scripts/floors.py > $(FLOORS)/floors.txt
+	@$(FLOORS)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c $(FLOORS)/floors.txt -e ".[onnx,processes]" \
+		tensorboard wandb scikit-learn torchmetrics pytest pytest-timeout pytest-xdist hypothesis build nbclient nbformat ipykernel
+	@$(FLOORS)/bin/python -m pytest -n 2 -m "not slow" $(ARGS)
 
 lint: $(TOOLS) ## ruff: rules and format
 	@$(BIN)/ruff check .

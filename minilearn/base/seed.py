@@ -26,6 +26,8 @@ class RandomStates(NamedTuple):
 def set_seed(seed: int, deterministic: bool = False) -> None:
     """Seed Python, numpy and torch on every device.
 
+    >>> set_seed(42)
+
     Args:
         seed: any non-negative integer.
         deterministic: also make cuDNN deterministic for the rest of the process; `DeterministicCB`

@@ -141,8 +141,10 @@ class _Averages(Callback):
     def swapped(self) -> Iterator[None]:
         """Put the averages into the model for a `with` block, if there are any yet.
 
-        >>> with learn.find(EMACB).swapped():
-        ...     export(learn.model)
+        >>> ema = learn.add_cb(EMACB())
+        >>> learn.fit(1)
+        >>> with ema.swapped():
+        ...     torch.save(learn.model, "averaged.pt")
         """
         if self._live is not None or not self.n_averaged:
             yield
@@ -210,6 +212,8 @@ class EMACB(_Averages):
     every validation of the fit, whose row of the history says so in the column `weights`, and in
     `learn.validate` and `learn.get_preds`; training never sees them.
 
+    >>> learn.fit(3, cbs=EMACB(0.99))
+
     Args:
         decay: how much of the average is kept at each update, from 0 to below 1.
         warmup: let the decay grow with the number t of updates before: `1 - (1 + t)^(-2/3)`, not
@@ -252,6 +256,8 @@ class SWACB(_Averages):
     The model is evaluated with them, as with those of `EMACB`. When the fit is over, a run over the
     training data (transformed as for a validation) computes the statistics of batch norm for the
     averages, each batch with equal weight. After an error or Ctrl-C there is no such run.
+
+    >>> learn.fit(4, cbs=SWACB(start=0.5))
 
     Args:
         start: when to begin: a fraction of the fit's updates (0.75), or a number of them (1000).

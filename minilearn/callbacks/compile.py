@@ -19,6 +19,8 @@ COMPILERS = ("c++", "g++", "clang++", "cl")
 class CompileCB(Callback):
     """Compile the model for a fit with torch.compile; the object and its weights' names stay.
 
+    >>> learn.fit(3, cbs=CompileCB(dynamic=True))  # doctest: +SKIP
+
     Args:
         keywords: passed on to `torch.compile`, such as `mode="max-autotune"` or `dynamic=True`.
 

@@ -20,6 +20,8 @@ from ..core.learner import Loop
 class DeviceCB(Callback):
     """Move the model, a loss module and the optimizer's state when a fit begins, and every batch.
 
+    >>> Learner(model, dls, F.cross_entropy, cbs=[TrainCB(), DeviceCB("cpu")])
+
     Args:
         device: where to, such as "cuda:1"; `default_device()` when it is not given.
         prefetch: on CUDA, copy the next batch while this one is used.
@@ -118,6 +120,8 @@ class DeterministicCB(Callback):
     raise. All settings are put back when the fit is over, however it ended. This sets no seed;
     `set_seed` does.
 
+    >>> learn.fit(1, cbs=DeterministicCB())
+
     Args:
         warn_only: warn about such operations instead; None keeps what was set before.
 
@@ -177,6 +181,8 @@ class ChannelsLastCB(Callback):
 
     Shapes and results stay; convolutions are faster on GPUs with tensor cores and on many CPUs. At
     the end of the fit the weights lie as they did before.
+
+    >>> learn.fit(1, cbs=ChannelsLastCB())
 
     Events: before_fit, before_batch, cleanup_fit
     Order:  PLACE

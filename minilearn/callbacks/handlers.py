@@ -14,6 +14,7 @@ from ..base.text import whole
 from ..core.callback import Callback, Handler, add_location
 from ..core.events import ACTIONS, Event, Order, check_event
 from ..core.learner import Loop
+from ..core.state import learner_of
 
 IN_BATCH = ("batch", "predict", "loss", "backward")
 COUNTED = (*IN_BATCH, "step", "epoch", "round")
@@ -71,7 +72,7 @@ def on(  # noqa: D417
     options: Any = dict(every=every, once=once, before=before, after=after, when=when)
     options |= dict(training=training, args=args, order=order)
     if fn is None:
-        return lambda fn: self.on(*names, fn=fn, **options)
+        return lambda fn: learner_of(self).on(*names, fn=fn, **options)
     handle = OnEvent(self, names, fn, **options)
     self.add_cb(handle)
     handle.active = True  # only now: `add_cb` calls the events of levels that run already
@@ -205,6 +206,10 @@ class LambdaCB(Callback):
 
 class HasLearnCB(Callback):
     """Keeps the Learner as `self.learn` while a fit runs, for methods that handle no event.
+
+    >>> class Last(HasLearnCB):
+    ...     def loss(self):
+    ...         return float(self.learn.loss)
 
     Events: before_fit, cleanup_fit
     Order:  DEFAULT

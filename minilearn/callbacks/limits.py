@@ -18,6 +18,8 @@ from ..core.learner import Loop
 class LimitBatchesCB(Callback):
     """Run only the first batches of each epoch and validation. Schedules follow.
 
+    >>> learn.fit(1, cbs=LimitBatchesCB(train=0.1, valid=5))
+
     Args:
         train: how many batches of a training epoch, or which fraction: 10 are ten batches, 0.1 is a
             tenth (rounded, one at least). None for all.
@@ -108,6 +110,8 @@ class OverfitCB(Callback):
 
     They are the first batches of the training loader, drawn when the first fit begins and kept for
     later fits.
+
+    >>> learn.fit(10, cbs=OverfitCB(1))
 
     Args:
         n: how many batches.

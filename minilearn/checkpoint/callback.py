@@ -43,6 +43,9 @@ class CheckpointCB(Callback, Requests):
     while the training goes on. After a signal the program finishes the current update, saves, and
     ends with its usual exit status; a second signal ends it at once.
 
+    >>> learn.fit(3, cbs=CheckpointCB("runs/a", every=(10, "minutes")))
+    >>> learn.fit(5, cbs=CheckpointCB("runs/a"), resume=True)  # two more, in a new process too
+
     Args:
         folder: where to save; made where it is missing. A file's name has the epoch, the number of
             updates and the monitored value. Files of other runs are never overwritten or deleted.

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from minilearn.base.files import CorruptFileError, check_zip, reading
+from minilearn.base.files import CorruptFileError, check_format, check_zip, reading
 
 SUFFIX = ".ckpt"
 STATE = "state.ckpt"  # in the folder of a sharded checkpoint
@@ -183,6 +183,7 @@ def read(path: Path) -> dict[str, Any]:
 
     Raises:
         CorruptFileError: it is incomplete, no checkpoint, or was changed since it was written.
+        NewerFormatError: a newer minilearn wrote it.
     """
     if (path / STATE).is_file():
         return read(path / STATE) | {"shards": os.fspath(path)}
@@ -191,6 +192,7 @@ def read(path: Path) -> dict[str, Any]:
         state = _unpacked(torch.load(path, map_location="cpu", weights_only=True))
     if not isinstance(state, dict) or "minilearn" not in state:
         raise CorruptFileError(f"{path} is no checkpoint of minilearn; for weights use learn.load")
+    check_format(path, "checkpoint", state.get("format", 1))
     return state
 
 

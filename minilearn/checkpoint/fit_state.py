@@ -30,7 +30,7 @@ from minilearn.core.history import History
 from minilearn.core.plan import Plan
 from minilearn.core.stream import Stream, load_loader_state, loader_state, set_epoch
 
-from ..base.files import CorruptFileError
+from ..base.files import FORMATS, CorruptFileError
 from ..base.rank import rank
 from ..callbacks.limits import Shortened
 from ..distributed.ddp import is_sharded
@@ -70,6 +70,7 @@ def capture(learn: Loop) -> dict[str, Any]:
     if redo and stream and stream["taken"]:
         stream["taken"] -= 1
     state = {
+        "format": FORMATS["checkpoint"],
         "minilearn": version("minilearn"),
         "torch": torch.__version__,
         "position": position,

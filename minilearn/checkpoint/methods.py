@@ -64,6 +64,10 @@ def save_checkpoint(self: Loop, path: str | Path) -> None:
     Of several processes rank 0 writes, without asking the others for anything; sharded weights are
     written by all, to a folder.
 
+    >>> learn.fit(1)
+    >>> learn.save_checkpoint("one.ckpt")
+    >>> learn.fit(3, resume="one.ckpt")
+
     Args:
         self: the Learner.
         path: the file; a `CheckpointCB` names its own `*.ckpt`.
@@ -84,6 +88,10 @@ def load_checkpoint(self: Loop, path: str | Path) -> None:
 
     To go on with it use `fit(..., resume=path)`; to train anew from these weights and this
     optimizer use `fit(..., reset_opt=False)`. The random states stay as they are.
+
+    >>> learn.fit(1)
+    >>> learn.save_checkpoint("one.ckpt")
+    >>> learn.load_checkpoint("one.ckpt")
 
     Args:
         self: the Learner.

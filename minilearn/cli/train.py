@@ -293,7 +293,7 @@ class Training:
 def train(config: Mapping[str, Any]) -> Learner:
     """Train as `minilearn train` does.
 
-    >>> learn = train({"model": "resnet", "epochs": 2, "aug": {"flip": 0.5}})
+    >>> learn = train({"model": "resnet", "epochs": 2, "aug": {"flip": 0.5}})  # doctest: +SKIP
 
     Args:
         config: the options, with groups as mappings; what is not given has its default.

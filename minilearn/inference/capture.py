@@ -21,6 +21,9 @@ class CapturePreds(Callback):
     For the validation set use `learn.fit(1, train=False, cbs=CapturePreds())`. `learn.get_preds`
     does more: it predicts every sample once, in order.
 
+    >>> capture = CapturePreds()
+    >>> learn.fit(1, train=False, cbs=capture)
+
     Args:
         inps: whether to keep the inputs.
 

@@ -12,6 +12,7 @@ from torch.utils.data import default_collate
 
 from ..base.batch import describe
 from ..core.learner import Loop
+from ..core.state import learner_of
 from ..core.stream import pick_loader
 from ..data.pipeline import Pipeline, class_names
 from .outputs import item_of
@@ -21,6 +22,8 @@ __all__ = ["Prediction"]
 
 class Prediction(NamedTuple):
     """The prediction for one item.
+
+    >>> learn.infer("cat.png").label  # doctest: +SKIP
 
     Attributes:
         label: name of the most probable class, or its number where classes have no names; None
@@ -91,7 +94,7 @@ def infer(
                 sizes.append(len(run))
                 yield (collate or default_collate)(run)
 
-    for output in self.iter_preds(batches(), with_targs=False, cbs=cbs):
+    for output in learner_of(self).iter_preds(batches(), with_targs=False, cbs=cbs):
         n = sizes.popleft()
         probs = None if turned is None else turned(output)
         found += [_prediction(i, n, output, probs, names) for i in range(n)]

@@ -27,6 +27,7 @@ from ..core.events import CancelBatchException, Order
 from ..core.history import format_value
 from ..core.learner import Loop
 from ..core.nested import inner, participants
+from ..core.state import learner_of
 from ..core.stream import Stream, Unshared, check_loader, pick_loader
 from ..data.ordered import ordered
 from ..data.seeded import draw_seed
@@ -40,7 +41,12 @@ NOTHING = "nothing was predicted: a callback cancelled the epoch, or every batch
 
 
 class Results(dict[str, Any]):
-    """Values by name, read as `res["loss"]` or `res.loss`."""
+    """Values by name, read as `res["loss"]` or `res.loss`.
+
+    >>> res = learn.validate()
+    >>> res.loss == res["loss"]
+    True
+    """
 
     __slots__ = ()  # `res.loss = 0` is an error
 
@@ -57,6 +63,9 @@ class Results(dict[str, Any]):
 
 def validate(self: Loop, dl: Any = None, cbs: Any = None) -> Results:
     """Measure loss and metrics on a loader, as the validation of a fit does.
+
+    >>> learn.validate()["loss"] == learn.validate().loss
+    True
 
     Args:
         self: the Learner. Nothing about it changes, and no row of history is written.
@@ -189,6 +198,11 @@ def iter_preds(self: Loop, dl: Any = None, *, cbs: Any = None, **kwargs: Any) ->
 
     Between two batches the Learner is as it was, and may be used for anything.
 
+    >>> for preds, targs in learn.iter_preds():
+    ...     print(len(preds))
+    8
+    8
+
     Args:
         self: the Learner.
         dl: as in `get_preds`.
@@ -223,12 +237,14 @@ def _batch_by_batch(learn: Loop, stream: Stream, cbs: Any, want: Wanted) -> Iter
 def capture_preds(self: Loop, cbs: Any = None, inps: bool = False) -> tuple[Any, ...]:
     """Return predictions and targets of the validation set; with `inps` also the inputs, last.
 
+    >>> preds, targs = learn.capture_preds()
+
     Args:
         self: the Learner.
         cbs: further callbacks, such as a BatchTransformCB for test-time augmentation.
         inps: whether to return the inputs.
     """
-    found = self.get_preds(cbs=cbs, with_inputs=inps)
+    found = learner_of(self).get_preds(cbs=cbs, with_inputs=inps)
     return (*found[1:], found[0]) if inps else found
 
 
@@ -266,7 +282,7 @@ def tta(
         for i in range(n):
             torch.manual_seed(seed + i)
             extra = [BatchTransformCB(tfms[i % len(tfms)])] if tfms else []
-            preds, targs = self.get_preds(dl, act=act, cbs=[*as_callbacks(cbs), *extra])
+            preds, targs = learner_of(self).get_preds(dl, act=act, cbs=[*as_callbacks(cbs), *extra])
             total = preds if total is None else total.add_(preds)
     return total / n, targs
 

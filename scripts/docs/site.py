@@ -123,7 +123,7 @@ def menu() -> list[Any]:
         {"Guides": ["coming_from.md", "stopping.md", *(f"guides/{name}.md" for name in GUIDES)]},
         {"Lessons": [f"lessons/{path.stem}.md" for path in notebooks()]},
         {"Reference": [f"reference/{name}.md" for name in reference.FOLDERS]},
-        {"Project": ["events.md", "map.md", "contributing.md", "changes.md"]},
+        {"Project": ["events.md", "map.md", "compatibility.md", "contributing.md", "changes.md"]},
     ]
 
 
