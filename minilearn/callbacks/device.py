@@ -15,6 +15,7 @@ from ..base.state_dict import fit_modules
 from ..core.callback import Callback, attribute
 from ..core.events import Order
 from ..core.learner import Loop
+from ..core.stream import WrappedLoader
 
 
 class DeviceCB(Callback):
@@ -73,7 +74,7 @@ def _follow_parameters(opt: object) -> None:
                 state[name] = value.to(p.device)
 
 
-class Prefetched:
+class Prefetched(WrappedLoader):
     """A loader that copies its next batch to a CUDA device while this one is used.
 
     Args:
@@ -82,7 +83,8 @@ class Prefetched:
     """
 
     def __init__(self, dl: Any, device: torch.device) -> None:
-        self.dl, self.device = dl, device
+        super().__init__(dl)
+        self.device = device
 
     def __iter__(self) -> Iterator[Any]:
         """Yield batches on the device, one copy ahead."""
@@ -101,14 +103,6 @@ class Prefetched:
                 tensor.record_stream(present)
             ahead = fetch()
             yield batch
-
-    def __len__(self) -> int:
-        return len(self.dl)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self.dl, name)
 
 
 class DeterministicCB(Callback):

@@ -13,6 +13,7 @@ from ..base.text import whole
 from ..core.callback import Callback
 from ..core.events import Order
 from ..core.learner import Loop
+from ..core.stream import WrappedLoader
 
 
 class LimitBatchesCB(Callback):
@@ -56,11 +57,12 @@ class LimitBatchesCB(Callback):
         return f"LimitBatchesCB(train={self.limits[True]}, valid={self.limits[False]})"
 
 
-class Shortened:
-    """The first `n` batches of a loader; all other attributes are the loader's."""
+class Shortened(WrappedLoader):
+    """The first `n` batches of a loader."""
 
     def __init__(self, dl: Any, n: int) -> None:
-        self.dl, self.shortened_to = dl, n
+        super().__init__(dl)
+        self.shortened_to = n
 
     def __len__(self) -> int:
         """Return the number of batches; of a loader without a length, the most there can be."""
@@ -76,11 +78,6 @@ class Shortened:
             if callable(close := getattr(batches, "close", None)):
                 close()
             raise
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "dl":  # not there yet: a copy is being made
-            raise AttributeError(name)
-        return getattr(self.dl, name)
 
 
 def _checked(name: str, limit: Any) -> Any:

@@ -376,7 +376,7 @@ class CheckpointCB(Callback, Requests):
             here = self.folder / name
             if here.is_file() if self.weights_only else holds_run(here, self.run):
                 self.files.append([name, value])
-            elif is_checkpoint(other) and not _same_folder(other.parent, self.folder):
+            elif is_checkpoint(other) and other.resolve() != here.resolve():
                 self.files.append([os.fspath(other), value])
         if self.monitor is not None and state["monitor"] is not None:
             self.monitor.load_state_dict(state["monitor"])
@@ -384,7 +384,3 @@ class CheckpointCB(Callback, Requests):
     def __repr__(self) -> str:
         """Show the folder and the interval."""
         return f"CheckpointCB({str(self.folder)!r}, every=({self.every}, {self.unit!r}))"
-
-
-def _same_folder(a: Path, b: Path) -> bool:
-    return a.exists() and b.exists() and a.samefile(b)

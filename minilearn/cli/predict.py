@@ -44,15 +44,15 @@ def predict_files(
     if learn.dls.pipeline.channels is None:
         raise ValueError(f"the model in {model} was not trained on images that it can prepare")
     several = has_several_labels(model)
-    bad = 0
+    bad = False
     for start in range(0, len(files), READ_TOGETHER):
-        read = read_images(learn, files[start : start + READ_TOGETHER])
-        bad += sum(isinstance(image, Exception) for image in read.values())
-        good = {name: x for name, x in read.items() if not isinstance(x, Exception)}
-        found: Any = learn.infer(list(good.values()), act=Tensor.sigmoid if several else None)
-        for name, one in zip(good, found, strict=True):
+        some = files[start : start + READ_TOGETHER]
+        read = read_images(learn, some)
+        bad |= len(read) < len({*some})
+        found: Any = learn.infer(list(read.values()), act=Tensor.sigmoid if several else None)
+        for name, one in zip(read, found, strict=True):
             print(name, *(_probable(one, learn) if several else _best(one)), sep="\t")
-    return 1 if bad else 0
+    return int(bad)
 
 
 def _best(found: Prediction) -> list[str]:
@@ -69,14 +69,13 @@ def _probable(found: Prediction, learn: Learner) -> list[str]:
 
 
 def read_images(learn: Learner, files: Sequence[str]) -> dict[str, Any]:
-    """Return each image as the model takes it, or the error from reading it."""
+    """Return each image as the model takes it; say on stderr which ones cannot be read."""
     read: dict[str, Any] = {}
     for name in files:
         try:
             read[name] = learn.dls.pipeline(name)
         except Exception as e:  # PIL raises many types for corrupt files
             print(f"minilearn: {name}: {' '.join(str(e).split())}", file=sys.stderr)
-            read[name] = e
     return read
 
 

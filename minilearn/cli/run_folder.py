@@ -26,9 +26,10 @@ SIGNALS = ("SIGTERM", "SIGUSR1", "SIGINT")
 LoggerName = Literal["tensorboard", "csv", "jsonl", "mlflow", "wandb"]
 
 
-def check_folder(*, out: Path | None = None, resume: Any = None, **_: Any) -> None:
-    """Raise BadInput if a new run cannot be written to `out`."""
-    if resume:
+def check_folder(values: Mapping[str, Any]) -> None:
+    """Raise BadInput if a new run cannot be written to its folder."""
+    out = values["out"]
+    if values["resume"]:
         return
     if out is None:
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -37,20 +38,11 @@ def check_folder(*, out: Path | None = None, resume: Any = None, **_: Any) -> No
         raise BadInput(f"{out} is there already; give another --out, or continue it with --resume")
 
 
-def begin(out: Path | None, resume: bool | str | None) -> Path:
-    """Return the folder of a run, made where it is a new one."""
-    if resume:
-        return run_folder(out, resume)
-    folder = new_folder() if out is None else out
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def run_folder(out: Any, resume: bool | str) -> Path:
-    """Return the folder of the run that is to go on.
+def run_folder(out: Any, resume: Any) -> Path:
+    """Return the folder of a run, made where it is a new one.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no run to resume.
     """
     if isinstance(resume, str) and resume != "true":
         path = Path(resume)
@@ -61,6 +53,8 @@ def run_folder(out: Any, resume: bool | str) -> Path:
     if out is not None:
         Path(out).mkdir(parents=True, exist_ok=True)
         return Path(out)
+    if not resume:
+        return new_folder()
     runs = [path.parent for path in RUNS.glob(f"*/{CONFIG}")]
     if not runs:
         raise ValueError(f"nothing to resume: no run in {RUNS} has a {CONFIG}; name its folder")

@@ -56,8 +56,5 @@ class CapturePreds(Callback):
     def cleanup_epoch(self, learn: Loop) -> None:
         """Join what there is, also where a cancel ended the epoch."""
         if self._parts:
-            columns = [
-                joined(list(column), self._sizes) for column in zip(*self._parts, strict=True)
-            ]
-            self.all_inps, self.all_preds, self.all_targs = columns
+            self.all_inps, self.all_preds, self.all_targs = joined(self._parts, self._sizes)
         self._parts, self._sizes = [], []

@@ -78,13 +78,8 @@ def validate(self: Loop, dl: Any = None, cbs: Any = None) -> Results:
         for cb in metrics:
             cb._log = lambda row: None
         self.fit(1, train=False)
-        results = {name: value for cb in metrics for name, value in _last(cb.rows).items()}
-    return Results(results)
-
-
-def _last(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    row = rows[-1] if rows else {}
-    return {name: value for name, value in row.items() if name not in ("epoch", "train")}
+        rows = [row for cb in metrics for row in cb.rows[-1:]]
+    return Results({k: v for row in rows for k, v in row.items() if k not in ("epoch", "train")})
 
 
 @dataclass
@@ -105,24 +100,19 @@ class Wanted:
         asked |= {"losses": self.with_loss, "decoded": self.decoded}
         return [name for name, wanted in asked.items() if wanted]
 
-    def take(self, learn: Loop) -> list[Any]:
+    def take(self, learn: Loop) -> tuple[Any, ...]:
         """Return the results for the current batch."""
         inputs, targs = inputs_and_targets(learn)
+        found = {"inputs": kept(inputs, self.to)} if self.with_inputs else {}
         preds = kept(_predictions(learn), self.to)
-        found = {"preds": preds if self.act is None else self.act(preds)}
-        if self.with_inputs:
-            found["inputs"] = kept(inputs, self.to)
+        found["preds"] = preds if self.act is None else self.act(preds)
         if self.with_targs:
             found["targs"] = kept(targs, self.to)
         if self.with_loss:
             found["losses"] = kept(learn.loss.reshape(len(learn.loss), -1).mean(1), self.to)
         if self.decoded:
             found["decoded"] = (_decide if self.decoded is True else self.decoded)(found["preds"])
-        return [found[name] for name in self.names]
-
-    def unpacked(self, values: list[Any]) -> Any:
-        """Return several values as a tuple, a single one as it is."""
-        return tuple(values) if len(values) > 1 else values[0]
+        return tuple(found.values())
 
 
 def get_preds(
@@ -173,15 +163,17 @@ def get_preds(
     dl = ordered(_loader(self, dl))
     if out is not None:
         return _to_files(self, dl, cbs, want, Path(out))
-    found: list[tuple[list[Any], int]] = []
+    found: list[tuple[tuple[Any, ...], int]] = []
     _predict(self, dl, cbs, want, lambda *batch: found.append(batch))
-    if (processes := _processes(self, cbs)) is not None:  # batches go to the processes in turn
+    if (
+        processes := connected((*self.cbs, *as_callbacks(cbs)))
+    ) is not None:  # batches go to the processes in turn
         gathered = processes.gather(kept(found))
         found = [part for group in zip_longest(*gathered) for part in group if part is not None]
     if not found:
         raise RuntimeError(NOTHING)
     parts, sizes = zip(*found, strict=True)
-    return want.unpacked([joined(list(column), list(sizes)) for column in zip(*parts, strict=True)])
+    return _alone_or_all(joined(list(parts), list(sizes)))
 
 
 def iter_preds(self: Loop, dl: Any = None, *, cbs: Any = None, **kwargs: Any) -> Iterator[Any]:
@@ -215,7 +207,7 @@ def _batch_by_batch(learn: Loop, stream: Stream, cbs: Any, want: Wanted) -> Iter
                 _predict(learn, Unshared([batch]), cbs, want, take)
             if found:  # else a callback cancelled the batch
                 values, states = found.pop()
-                yield want.unpacked(values)
+                yield _alone_or_all(values)
     finally:
         stream.close()
 
@@ -287,10 +279,6 @@ def _predict(learn: Loop, dl: Any, cbs: Any, want: Wanted, give: Callable[..., A
         learn.fit(1, train=False)
 
 
-def _processes(learn: Loop, cbs: Any) -> Any:
-    return connected((*learn.cbs, *as_callbacks(cbs)))
-
-
 def _to_files(learn: Loop, dl: Any, cbs: Any, want: Wanted, out: Path) -> Any:
     if out.suffix != ".npy":
         raise ValueError(f"out is the path of a .npy file, got {str(out)!r}")
@@ -300,7 +288,7 @@ def _to_files(learn: Loop, dl: Any, cbs: Any, want: Wanted, out: Path) -> Any:
         with ExitStack() as stack:
             writers = [NpyWriter(stack.enter_context(replaced(path)), path.name) for path in paths]
 
-            def write(found: list[Any], size: int) -> None:
+            def write(found: tuple[Any, ...], size: int) -> None:
                 for writer, value in zip(writers, found, strict=True):
                     writer.write(kept(value))
 
@@ -310,11 +298,15 @@ def _to_files(learn: Loop, dl: Any, cbs: Any, want: Wanted, out: Path) -> Any:
             for writer in writers:
                 writer.finish()
 
-    processes = _processes(learn, cbs)
+    processes = connected((*learn.cbs, *as_callbacks(cbs)))
     write_all() if processes is None else processes.from_first(write_all)
     import numpy as np
 
-    return want.unpacked([np.load(path, mmap_mode="r") for path in paths])
+    return _alone_or_all(tuple(np.load(path, mmap_mode="r") for path in paths))
+
+
+def _alone_or_all(values: tuple[Any, ...]) -> Any:
+    return values if len(values) > 1 else values[0]
 
 
 def _loader(learn: Loop, dl: Any) -> Any:
