@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -116,11 +115,12 @@ class DeterministicCB(Callback):
         warn_only: warn about such operations instead; None keeps what was set before.
 
     Raises:
-        RuntimeError: cuBLAS was not set to be deterministic when the process began.
+        RuntimeError: torch raises it for an operation that cannot be deterministic; on CUDA for
+            matrix products, too, unless CUBLAS_WORKSPACE_CONFIG was set when the process began.
 
-    Events: before_fit, before_epoch, cleanup_fit
+    Events: before_fit, cleanup_fit
     Order:  PLACE
-    Reads:  model
+    Reads:
     Writes:
 
     Source: https://docs.pytorch.org/docs/stable/notes/randomness.html
@@ -137,18 +137,6 @@ class DeterministicCB(Callback):
         warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
         self._before = enabled, warn_only, cudnn.deterministic, cudnn.benchmark
         _set_determinism(True, warn_only if self.warn_only is None else self.warn_only, True, False)
-
-    def before_epoch(self, learn: Loop) -> None:
-        """Check the setting of cuBLAS, once the model is on its device."""
-        on_cuda = any(p.is_cuda for p in getattr(learn.model, "parameters", tuple)())
-        workspace = os.environ.get("CUBLAS_WORKSPACE_CONFIG")
-        warns = torch.is_deterministic_algorithms_warn_only_enabled()
-        if on_cuda and not warns and workspace not in (":4096:8", ":16:8"):
-            raise RuntimeError(
-                "matrix products on CUDA are deterministic only with CUBLAS_WORKSPACE_CONFIG set "
-                f"to ':4096:8' or ':16:8' before the process starts; it is {workspace!r}. Set it, "
-                "or use DeterministicCB(warn_only=True)."
-            )
 
     def cleanup_fit(self, learn: Loop) -> None:
         """Put the settings back."""

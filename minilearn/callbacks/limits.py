@@ -83,13 +83,7 @@ class Shortened(WrappedLoader):
 def _checked(name: str, limit: Any) -> Any:
     if limit is None or (isinstance(limit, float) and 0 < limit <= 1):
         return limit
-    try:
-        return whole(name, limit)
-    except ValueError:
-        raise ValueError(
-            f"{name} is a number of batches (1, 2, ...) or a fraction (0.1, 1.0); got {limit!r}. "
-            "To leave training or validation out use fit(train=False) or fit(valid=False)."
-        ) from None
+    return whole(name, limit, of=f"batches (or a fraction, 0.1; for none use fit({name}=False))")
 
 
 def _how_many(limit: int | float, length: int | None, phase: str) -> int:

@@ -12,17 +12,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from minilearn.base.state_dict import fit_modules, keep, loss_parameters
-from minilearn.base.text import few, whole
-from minilearn.core.callback import Callback
-from minilearn.core.events import Order
-from minilearn.core.plan import parse_every
+from typing import Any
 
 from ..base.rank import rank
+from ..base.state_dict import fit_modules, keep, loss_parameters
+from ..base.text import few, whole
 from ..callbacks.monitor import Monitor
-from ..core.events import CancelBatchException, CancelException, CancelFitException
+from ..core.callback import Callback
+from ..core.events import CancelBatchException, CancelException, CancelFitException, Order
+from ..core.learner import Loop
+from ..core.plan import parse_every
 from ..distributed.barrier import Requests, processes_of
 from ..distributed.ddp import is_sharded
 from .files import SUFFIX, Background, holds_run, is_checkpoint, newest_first, remove, write
@@ -31,9 +30,6 @@ from .process_state import gather_states
 from .sharded import save_shards
 from .signals import Signals
 from .weights import SAFE, save
-
-if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
 
 
 class CheckpointCB(Callback, Requests):
@@ -330,17 +326,15 @@ class CheckpointCB(Callback, Requests):
         waiting = any(cb._where == self._where and name in dict(cb.files) for cb in others)
         return waiting or (self._where / name).exists()
 
-    def _ranked(self) -> list[list[Any]]:
+    def _ranked(self, *more: list[Any]) -> list[list[Any]]:
         """Return the files with a value, the best first, and of equal ones the older first."""
-        return sorted((f for f in self.files if f[1] is not None), key=lambda f: self._sign * f[1])
-
-    @property
-    def _sign(self) -> int:
-        return -1 if self.monitor is not None and self.monitor.mode == "max" else 1
+        known = [f for f in (*self.files, *more) if f[1] is not None]
+        is_max = self.monitor is not None and self.monitor.mode == "max"
+        return sorted(known, key=lambda f: f[1], reverse=is_max)
 
     def _is_among_best(self, value: float) -> bool:
-        ahead = sum(self._sign * f[1] <= self._sign * value for f in self._ranked())
-        return self.keep is None or ahead < self.keep
+        new = [None, value]
+        return new in self._ranked(new)[: self.keep]
 
     def _to_delete(self) -> list[str]:
         if self.keep is None:

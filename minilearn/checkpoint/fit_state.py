@@ -9,12 +9,14 @@ from __future__ import annotations
 import copy
 import warnings
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from minilearn.base.seed import random_states, restore_random_states
-from minilearn.base.state_dict import (
+from ..base.files import CorruptFileError
+from ..base.rank import rank
+from ..base.seed import random_states, restore_random_states
+from ..base.state_dict import (
     clean_state,
     fit_modules,
     full_state,
@@ -23,16 +25,14 @@ from minilearn.base.state_dict import (
     load_state,
     rest_of,
 )
-from minilearn.base.text import differences
-from minilearn.core.callback import Callback
-from minilearn.core.events import Order
-from minilearn.core.history import History
-from minilearn.core.plan import Plan
-from minilearn.core.stream import Stream, load_loader_state, loader_state, set_epoch
-
-from ..base.files import CorruptFileError
-from ..base.rank import rank
+from ..base.text import differences
 from ..callbacks.limits import Shortened
+from ..core.callback import Callback
+from ..core.events import Order
+from ..core.history import History
+from ..core.learner import Loop
+from ..core.plan import Plan
+from ..core.stream import Stream, load_loader_state, loader_state, set_epoch
 from ..distributed.ddp import is_sharded
 from .files import serialisable
 from .optimizer_state import load_optimizer, optimizer_state
@@ -46,9 +46,6 @@ from .program import (
     warn_of,
 )
 from .sharded import load_shards
-
-if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
 
 
 def capture(learn: Loop) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from minilearn.base.state_dict import named_params
-from minilearn.base.text import differences, few
-from minilearn.core.fit import group_options
+from ..base.state_dict import named_params
+from ..base.text import differences, few
+from ..core.fit import group_options
 
 RATES = ("lr", "initial_lr")
 

@@ -11,26 +11,23 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from minilearn.base.seed import (
+from ..base.seed import (
     RandomStates,
     preserved_random_states,
     random_states,
     restore_random_states,
     set_seed,
 )
-from minilearn.core.stream import pick_loader
-from minilearn.data.seeded import derive_seed, draw_seed
-from minilearn.distributed.barrier import processes_of
-from minilearn.distributed.sync import Processes
-
+from ..core.learner import Loop
+from ..core.stream import pick_loader
+from ..data.seeded import derive_seed, draw_seed
+from ..distributed.barrier import processes_of
+from ..distributed.sync import Processes
 from .files import serialisable
-
-if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
 
 
 def gather_states(learn: Loop) -> None:

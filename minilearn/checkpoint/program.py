@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from minilearn.base.batch import n_batches
-from minilearn.core.callback import order_of
-from minilearn.core.events import Order
-from minilearn.core.learner import name_of
-from minilearn.core.nested import takes_part
-from minilearn.core.stream import pick_loader
-
-if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
+from ..base.batch import n_batches
+from ..core.callback import order_of
+from ..core.events import Order
+from ..core.learner import Loop, name_of
+from ..core.nested import takes_part
+from ..core.stream import pick_loader
 
 
 def has_constant_rate(learn: Loop) -> bool:

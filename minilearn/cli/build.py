@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from minilearn.data.images.image_dls import image_dls
-from minilearn.nn.registry import create_model, from_plain, model_maker, named_object
-from minilearn.nn.timm_models import HUB, TIMM, data_config
-
+from ..data.images.image_dls import image_dls
+from ..nn.registry import create_model, from_plain, model_maker, named_object
+from ..nn.timm_models import HUB, TIMM, data_config
 from .augment import Aug, batch_augmentation, image_transform
 from .values import (
     BadInput,
@@ -33,7 +32,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from minilearn import Learner
-    from minilearn.data.loaders import DataLoaders
+
+    from ..data.loaders import DataLoaders
 
 CHANNELS = ("n_in", "in_chans", "in_channels")
 CLASSES = ("n_out", "num_classes", "n_classes")
@@ -231,7 +231,7 @@ def build_learner(
 
 def _optimizer(opt: str, opt_args: Any) -> tuple[Any, dict[str, Any]]:
     """Return the optimizer of a name, and its arguments."""
-    from minilearn.optim.optimizer import named_optimizer
+    from ..optim.optimizer import named_optimizer
 
     func, options = (named_object(opt), {}) if ":" in opt else named_optimizer(opt)
     given = arguments_for(func, opt_args, "opt_args", opt, skip=("params", "lr"))
@@ -284,7 +284,7 @@ def pick_device(name: str | None) -> torch.device:
     """
     import torch
 
-    from minilearn.base.batch import default_device
+    from ..base.batch import default_device
 
     try:
         device = default_device() if name is None else torch.device(name)

@@ -14,7 +14,8 @@ from .values import NonNegativeInt, PositiveInt, read_config
 
 if TYPE_CHECKING:
     from minilearn import Learner
-    from minilearn.inference.items import Prediction
+
+    from ..inference.items import Prediction
 
 READ_TOGETHER = 64
 
@@ -38,7 +39,8 @@ def predict_files(
     from torch import Tensor
 
     from minilearn import load_learner
-    from minilearn.inference.load_export import has_several_labels
+
+    from ..inference.load_export import has_several_labels
 
     learn = load_learner(model, pick_device(device), trust=trust)
     if learn.dls.pipeline.channels is None:
@@ -127,7 +129,7 @@ def _own_data(model: Path, learn: Learner) -> Any:
 
 
 def _given_data(data: str, learn: Learner, bs: int, workers: int, device: str | None) -> Any:
-    from minilearn.data.images.image_dls import image_dls
+    from ..data.images.image_dls import image_dls
 
     settings = {"bs_valid": bs, "workers": workers, "device": device}
     return image_dls(data, bs, valid=0, pipeline=learn.dls.pipeline, **settings)
@@ -142,7 +144,7 @@ def inspect_file(path: Path) -> int:
     Returns:
         The exit status: 0.
     """
-    from minilearn.checkpoint.inspect import contents
+    from ..checkpoint.inspect import contents
 
     print(contents(path))
     return 0

@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from minilearn.base.rank import rank
-
+from ..base.rank import rank
 from .values import BadInput, yaml_text
 
 if TYPE_CHECKING:
     from minilearn import Learner
-    from minilearn.core.history import History
+
+    from ..core.history import History
 
 RUNS, CONFIG, CHECKPOINTS = Path("runs"), "config.yaml", "checkpoints"
 SIGNALS = ("SIGTERM", "SIGUSR1", "SIGINT")
@@ -69,7 +69,7 @@ def checkpoints_of(folder: Path, resume: bool | str) -> Path:
 
 def is_over(checkpoints: Path, config: Mapping[str, Any]) -> bool:
     """Return whether a run has come to the end that its configuration names."""
-    from minilearn.checkpoint.files import find
+    from ..checkpoint.files import find
 
     if (found := find(checkpoints)) is None:
         return False
@@ -110,7 +110,7 @@ def run_callbacks(
 
 def write_config(folder: Path, config: Mapping[str, Any]) -> None:
     """Write the configuration of a run into its folder."""
-    from minilearn.checkpoint.files import replaced
+    from ..checkpoint.files import replaced
 
     if rank() == 0:
         with replaced(folder / CONFIG) as file:
@@ -150,8 +150,8 @@ def write_model(learn: Learner, folder: Path) -> None:
 
 def _is_known(model: Any) -> bool:
     """Return whether every installation of the package can make the model again by its name."""
-    from minilearn.nn.registry import MODELS
-    from minilearn.nn.timm_models import TIMM
+    from ..nn.registry import MODELS
+    from ..nn.timm_models import TIMM
 
     name = getattr(model, "_built_by", ("",))[0]
     ours = getattr(MODELS.get(name), "__module__", "").startswith("minilearn.")

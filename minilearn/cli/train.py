@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from minilearn.base.rank import rank
-from minilearn.nn.registry import named_object
-from minilearn.optim.sched_names import SCHEDULES, schedule
-
+from ..base.rank import rank
+from ..nn.registry import named_object
+from ..optim.sched_names import SCHEDULES, schedule
 from .build import build_learner, build_model, check_learner, check_model, timm_options
 from .parser import INTERRUPTED, Options, about
 from .run_folder import (

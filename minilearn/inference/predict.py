@@ -1,6 +1,7 @@
 """Validate, and predict data sets in order: `validate`, `get_preds`, `iter_preds`, `tta`.
 
-Nothing here changes the Learner, and everything may be called in the middle of a fit.
+None of these changes the Learner, and all may be called in the middle of a fit. CapturePreds keeps
+the predictions that a fit makes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ..callbacks.handlers import LambdaCB
 from ..callbacks.training import inputs_and_targets, loss_by_sample, own_loss
 from ..callbacks.transforms import BatchTransformCB
 from ..checkpoint.files import replaced
-from ..core.callback import as_callbacks
+from ..core.callback import Callback, as_callbacks
 from ..core.events import CancelBatchException, Order
 from ..core.history import format_value
 from ..core.learner import Loop
@@ -34,7 +35,7 @@ from ..distributed.barrier import connected
 from ..metrics.callback import MetricsCB
 from .outputs import NpyWriter, joined, kept
 
-__all__ = ["Results"]
+__all__ = ["CapturePreds", "Results"]
 
 NOTHING = "nothing was predicted: a callback cancelled the epoch, or every batch of it"
 
@@ -222,6 +223,51 @@ def capture_preds(self: Loop, cbs: Any = None, inps: bool = False) -> tuple[Any,
     """
     found = self.get_preds(cbs=cbs, with_inputs=inps)
     return (*found[1:], found[0]) if inps else found
+
+
+class CapturePreds(Callback):
+    """Keep inputs, predictions and targets of the last epoch on the CPU, joined at its end.
+
+    For the validation set use `learn.fit(1, train=False, cbs=CapturePreds())`. `learn.get_preds`
+    does more: it predicts every sample once, in order.
+
+    Args:
+        inps: whether to keep the inputs.
+
+    Attributes:
+        all_inps: the model's inputs, (N, ...).
+        all_preds: its predictions, (N, K), or a structure of tensors.
+        all_targs: the targets; None where there are none.
+
+    Events: before_epoch, after_batch, cleanup_epoch
+    Order:  STOP
+    Reads:  batch, preds, loss_func
+    Writes:
+    """
+
+    order = Order.STOP
+
+    def __init__(self, inps: bool = True) -> None:
+        self.inps = inps
+        self.all_inps = self.all_preds = self.all_targs = None
+        self._parts: list[tuple[Any, Any, Any]] = []
+        self._sizes: list[int] = []
+
+    def before_epoch(self, learn: Loop) -> None:
+        """Drop what is left of the epoch before."""
+        self._parts, self._sizes = [], []
+
+    def after_batch(self, learn: Loop) -> None:
+        """Keep a batch."""
+        inputs, targets = inputs_and_targets(learn)
+        self._parts.append(kept((inputs if self.inps else None, learn.preds, targets)))
+        self._sizes.append(n_rows(learn.batch))
+
+    def cleanup_epoch(self, learn: Loop) -> None:
+        """Join what there is, also where a cancel ended the epoch."""
+        if self._parts:
+            self.all_inps, self.all_preds, self.all_targs = joined(self._parts, self._sizes)
+        self._parts, self._sizes = [], []
 
 
 def tta(
