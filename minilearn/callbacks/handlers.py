@@ -13,7 +13,7 @@ from typing import Any, Self
 from ..base.text import whole
 from ..core.callback import Callback, Handler, add_location
 from ..core.events import ACTIONS, Event, Order, check_event
-from ..core.learner import Loop
+from ..core.learner import Loop, name_of
 
 IN_BATCH = ("batch", "predict", "loss", "backward")
 COUNTED = (*IN_BATCH, "step", "epoch", "round")
@@ -135,7 +135,7 @@ class OnEvent(Callback):
                     self.remove()
             self.fn(*(() if self.takes_nothing else (learn, *self.args)))
         except Exception as e:
-            add_location(e, f"{_name(self.fn)}, on {event}", learn)
+            add_location(e, f"{name_of(self.fn)}, on {event}", learn)
             raise
 
     def _has_number(self, number: int) -> bool:
@@ -162,7 +162,7 @@ class OnEvent(Callback):
 
     def __repr__(self) -> str:
         """Show the events and the function."""
-        return f"on({', '.join(map(repr, self.events))}, {_name(self.fn)})"
+        return f"on({', '.join(map(repr, self.events))}, {name_of(self.fn)})"
 
 
 def _takes_nothing(fn: Callable[..., Any]) -> bool:
@@ -200,7 +200,7 @@ class LambdaCB(Callback):
 
     def __repr__(self) -> str:
         """Show the functions by event."""
-        return f"LambdaCB({', '.join(f'{k}={_name(fn)}' for k, fn in self.handlers.items())})"
+        return f"LambdaCB({', '.join(f'{k}={name_of(fn)}' for k, fn in self.handlers.items())})"
 
 
 class HasLearnCB(Callback):
@@ -234,7 +234,3 @@ def count(learn: Loop, event: str) -> int:
 
 def _level(event: str) -> str:
     return event.partition("_")[2]
-
-
-def _name(fn: Any) -> str:
-    return getattr(fn, "__qualname__", type(fn).__name__)

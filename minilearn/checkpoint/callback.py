@@ -262,15 +262,14 @@ class CheckpointCB(Callback, Requests):
         self.files = [f for f in self.files if f[0] not in old]
         if self.weights_only:
             save(learn, self._where / name)
-            self._remove([] if rank() else old)
         elif sharded:
             save_shards(learn, capture(learn), self._where / name, overwrite)
-            self._remove([] if rank() else old)
         else:
-            task = partial(
-                self._write, capture(learn), self.files[-1], old, overwrite, time.time_ns()
-            )
+            file, taken = self.files[-1], time.time_ns()
+            task = partial(self._write, capture(learn), file, old, overwrite, taken)
             self._writer.run(task) if self.background else task()
+            return
+        self._remove(old)
 
     def _write(
         self, state: dict[str, Any], file: list, old: list[str], overwrite: bool, taken: int
@@ -289,7 +288,8 @@ class CheckpointCB(Callback, Requests):
 
     def _remove(self, old: list[str]) -> None:
         for name in old:
-            if not Path(name).is_absolute():  # in the folder that a resume came from
+            # an absolute one is in the folder that a resume came from
+            if not (rank() or Path(name).is_absolute()):
                 remove(self._where / name)
 
     def _name(self, learn: Loop, value: float | None) -> str:

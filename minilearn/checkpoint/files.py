@@ -56,11 +56,11 @@ def serialisable(x: Any, path: str = "state", memo: dict | None = None) -> Any:
             return base(x)
     if isinstance(x, os.PathLike):
         return os.fspath(x)
-    if hasattr(x, "tolist"):
+    if (tolist := getattr(x, "tolist", None)) is not None:
         try:
             return torch.from_numpy(x.copy())
         except TypeError:  # a scalar; or strings, objects. A date does not become a number
-            if isinstance(plain := x.tolist(), (list, *SIMPLE)):
+            if isinstance(plain := tolist(), (list, *SIMPLE)):
                 return serialisable(plain, path, memo)
     raise TypeError(
         f"{path} is a {type(x).__name__}: a checkpoint holds tensors, numbers, strings, lists and "

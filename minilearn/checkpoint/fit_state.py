@@ -236,7 +236,7 @@ class Resume(Callback):
         if total == done and state["position"] == "round" and not plan.cuts and not rank():
             print(
                 f"resume: all {total} {unit} are done, nothing is left to train; to go on give a "
-                f"larger total, fit({how}{2 * total}, resume=True) say"
+                f"larger total, fit({how}{2 * done}, resume=True) say"
             )
 
     def _warn_of_changes(self, learn: Loop) -> None:

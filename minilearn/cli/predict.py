@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..data.images.image_dls import image_dls
 from .build import class_accuracy, class_loss, pick_device
 from .run_folder import CONFIG
 from .train import Training
@@ -53,16 +54,14 @@ def predict_files(
         bad |= len(read) < len({*some})
         found: Any = learn.infer(list(read.values()), act=Tensor.sigmoid if several else None)
         for name, one in zip(read, found, strict=True):
-            print(name, *(_probable(one, learn) if several else _best(one)), sep="\t")
+            print(name, *_labels(one, learn, several), sep="\t")
     return int(bad)
 
 
-def _best(found: Prediction) -> list[str]:
-    return [str(found.label), f"{found.probability:.4f}"]
-
-
-def _probable(found: Prediction, learn: Learner) -> list[str]:
-    """Return the labels that are more probable than not, the most probable first."""
+def _labels(found: Prediction, learn: Learner, several: bool) -> list[str]:
+    """Return the most probable label; of several, those that are more probable than not."""
+    if not several:
+        return [str(found.label), f"{found.probability:.4f}"]
     probabilities: Any = found.probabilities
     names = learn.dls.pipeline.classes or range(len(probabilities))
     ranked = sorted(zip(probabilities.tolist(), names, strict=True), key=lambda pair: -pair[0])
@@ -108,8 +107,12 @@ def evaluate(
 
     where = pick_device(device)
     learn = load_learner(model, where, trust=trust)
-    dls = _own_data(model, learn) if data is None else _given_data(data, learn, bs, workers, device)
-    learn.dls, learn.loss_func = dls, class_loss
+    if data is None:
+        learn.dls = _own_data(model, learn)
+    else:
+        settings: Any = {"bs_valid": bs, "workers": workers, "device": device}
+        learn.dls = image_dls(data, bs, valid=0, pipeline=learn.dls.pipeline, **settings)
+    dls, learn.loss_func = learn.dls, class_loss
     learn.cbs = [TrainCB(), DeviceCB(where), MetricsCB(accuracy=class_accuracy)]
     names = (split,) if split else ("valid", "train", "test")
     chosen = next((name for name in names if name in dls.keys()), None)
@@ -126,13 +129,6 @@ def _own_data(model: Path, learn: Learner) -> Any:
         raise ValueError(f"{model} has no {CONFIG} that names its data; name the data")
     training = Training([], {**read_config(model / CONFIG), "aug": {}})
     return training.build_dls(mean=learn.dls.pipeline.mean, std=learn.dls.pipeline.std)
-
-
-def _given_data(data: str, learn: Learner, bs: int, workers: int, device: str | None) -> Any:
-    from ..data.images.image_dls import image_dls
-
-    settings = {"bs_valid": bs, "workers": workers, "device": device}
-    return image_dls(data, bs, valid=0, pipeline=learn.dls.pipeline, **settings)
 
 
 def inspect_file(path: Path) -> int:

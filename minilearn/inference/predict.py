@@ -351,7 +351,7 @@ def _to_files(learn: Loop, dl: Any, cbs: Any, want: Wanted, out: Path) -> Any:
     return _alone_or_all(tuple(np.load(path, mmap_mode="r") for path in paths))
 
 
-def _alone_or_all(values: tuple[Any, ...]) -> Any:
+def _alone_or_all(values: Any) -> Any:
     return values if len(values) > 1 else values[0]
 
 
