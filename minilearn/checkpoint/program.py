@@ -44,13 +44,10 @@ def is_schedule(cb: Any) -> bool:
 def describe_program(learn: Loop) -> dict[str, Any]:
     """Return what else decides about the training: the callbacks that change it, and the loss."""
     cbs = sorted(filter(changes_training, learn.cbs), key=order_of)
-    names = {
-        wanted: [type(cb).__name__ for cb in cbs if is_schedule(cb) is wanted]
-        for wanted in (False, True)
-    }
+    schedules = [type(cb).__name__ for cb in cbs if is_schedule(cb)]
     return {
-        "callbacks": ", ".join(names[False]),
-        "schedules": ", ".join(names[True]) or "none",
+        "callbacks": ", ".join(type(cb).__name__ for cb in cbs if not is_schedule(cb)),
+        "schedules": ", ".join(schedules) or "none",
         "batches for an update": learn.plan.batches_per_step,
         "loss": name_of(learn.loss_func),
         **describe_images(learn),

@@ -76,7 +76,7 @@ def is_over(checkpoints: Path, config: Mapping[str, Any]) -> bool:
     state, steps = found[1], config.get("steps")
     if steps or config.get("valid_every"):  # which may cut an epoch
         return bool(steps) and state["steps"] >= steps
-    return state["place"] == "round" and state["epoch"] + 1 >= config["epochs"]
+    return state["position"] == "round" and state["epoch"] + 1 >= config["epochs"]
 
 
 def new_folder() -> Path:
