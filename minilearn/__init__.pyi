@@ -52,9 +52,8 @@ from .data import (
 )
 from .data.pipeline import Pipeline
 from .distributed.accelerate import AccelerateCB
-from .inference.capture import CapturePreds
 from .inference.items import Prediction
-from .inference.predict import Results
+from .inference.predict import CapturePreds, Results
 from .insight.activations import ActivationStats, append_stats, get_hist, get_min
 from .insight.gradient_stats import GradientStats
 from .insight.hooks import Hook, Hooks, HooksCallback
