@@ -95,13 +95,8 @@ from .nn import (
     resnet,
 )
 from .optim.optimizer import optimizer, param_groups
-from .optim.sched_callbacks import (
-    BaseSchedCB,
-    BatchSchedCB,
-    EpochSchedCB,
-    ParamSchedCB,
-    PlateauCB,
-)
+from .optim.param_sched import ParamSchedCB
+from .optim.sched_callbacks import BaseSchedCB, BatchSchedCB, EpochSchedCB, PlateauCB
 from .optim.sched_names import schedule
 from .optim.schedulers import constant, flat_cos, plot_sched, sched_lrs
 from .optim.warmup import warmup

@@ -10,7 +10,8 @@ from torch.optim import lr_scheduler
 
 from minilearn.callbacks.training import TrainCB
 from minilearn.learner import Learner
-from minilearn.optim.sched_callbacks import BatchSchedCB, ParamSchedCB
+from minilearn.optim.param_sched import ParamSchedCB
+from minilearn.optim.sched_callbacks import BatchSchedCB
 from minilearn.optim.schedulers import (
     constant,
     flat_cos,
