@@ -95,7 +95,7 @@ from .nn import (
     resnet,
 )
 from .optim.optimizer import optimizer, param_groups
-from .optim.param_sched import ParamSchedCB
+from .optim.param_sched import ParamSchedCB, combine_scheds
 from .optim.sched_callbacks import BaseSchedCB, BatchSchedCB, EpochSchedCB, PlateauCB
 from .optim.sched_names import schedule
 from .optim.schedulers import constant, flat_cos, plot_sched, sched_lrs
@@ -192,6 +192,7 @@ __all__ = [
     "append_stats",
     "cnn_layers",
     "collate_dict",
+    "combine_scheds",
     "constant",
     "conv",
     "create_model",

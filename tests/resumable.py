@@ -38,6 +38,7 @@ from minilearn import (
     MetricsCB,
     MixedPrecision,
     MixUpCB,
+    ParamSchedCB,
     PlateauCB,
     RecorderCB,
     SeededLoader,
@@ -124,6 +125,22 @@ EXTRAS = {
     "mixup": lambda: MixUpCB(0.4),
     "early stop": lambda: EarlyStopCB("valid_loss", patience=2, restore_best=True),
     "recorder": lambda: RecorderCB("lr", "mom"),
+}
+
+
+class Anything(ParamSchedCB):
+    """Moves the dropout of the model by epochs, and options of the optimizer by updates."""
+
+    def before_fit(self, learn):
+        self.of = [learn.model[2]]
+        super().before_fit(learn)
+
+
+EXTRAS |= {
+    "dropout": lambda: Anything(by="epoch", factor=True, p=lambda epoch: 1 - epoch / 4),
+    "weight decay": lambda: ParamSchedCB(
+        weight_decay=lr_scheduler.CosineAnnealingLR, eps=lambda p: 1e-8 * (1 + p)
+    ),
 }
 SCHEDULES = {"one-cycle", "milestones", "plateau"}
 EVERY = [1, (1, "step"), (3, "step"), (7, "step")]
