@@ -10,7 +10,7 @@ from .base.batch import default_device, map_batch, to_cpu, to_device
 from .base.plotting import get_grid, plot_func, show_image, show_images, subplots
 from .base.seed import set_seed
 from .callbacks.averaging import EMACB, SWACB
-from .callbacks.compile import CompileCB
+from .callbacks.compile import ActivationCheckpointCB, CompileCB
 from .callbacks.device import ChannelsLastCB, DeterministicCB, DeviceCB
 from .callbacks.early_stopping import EarlyStopCB, TimeLimitCB
 from .callbacks.gradients import ClipGradCB, GradAccumCB, NonFiniteCB
@@ -105,6 +105,7 @@ from .progress.callback import ProgressCB
 __all__ = [
     "AccelerateCB",
     "ActionConflictError",
+    "ActivationCheckpointCB",
     "ActivationStats",
     "ArrayLoader",
     "BaseSchedCB",

@@ -332,7 +332,7 @@ def describe_program(learn: Loop) -> dict[str, Any]:
     cbs = [cb for cb in learn.cbs if takes_part(cb) or order_of(cb) in schedules]
     return {
         "callbacks": ", ".join(type(cb).__name__ for cb in sorted(cbs, key=order_of)),
-        "batches for an update": learn.plan.batches_per_step,
+        "batches for an update": learn.plan.batches_in(0),
         "loss": name_of(learn.loss_func),
     }
 
