@@ -125,8 +125,7 @@ class ActivationCheckpointCB(Callback):
         inside = {id(m) for outer in found.values() for m in outer.modules() if m is not outer}
         self._forwards = [(m, m.forward) for m in found.values() if id(m) not in inside]
         for m, forward in self._forwards:
-            contexts = partial(_first_and_second_run, m)
-            m.forward = partial(checkpoint, forward, use_reentrant=False, context_fn=contexts)
+            m.forward = partial(_checkpointed, m, forward)
 
     def cleanup_fit(self, learn: Loop) -> None:
         """Let them run as before."""
@@ -141,8 +140,10 @@ class ActivationCheckpointCB(Callback):
         return f"ActivationCheckpointCB({', '.join(map(repr, self.patterns))})"
 
 
-def _first_and_second_run(m: nn.Module) -> tuple[Any, Any]:
-    return nullcontext(), _kept_statistics(m)
+def _checkpointed(m: nn.Module, forward: Any, *args: Any, **kwargs: Any) -> Any:
+    if not torch.compiler.is_compiling():  # a compiled module changes its buffers once anyway
+        kwargs["context_fn"] = lambda: (nullcontext(), _kept_statistics(m))
+    return checkpoint(forward, *args, use_reentrant=False, **kwargs)
 
 
 @contextmanager
