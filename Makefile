@@ -4,6 +4,7 @@ PYTHON   ?= python3
 PIP_ARGS ?=
 ARGS     ?=
 N        ?= 200
+INTERRUPTS ?= 50
 SAMPLE   ?= 10
 SEED     ?= 0
 MODULES  ?=
@@ -40,8 +41,9 @@ train-2: $(VENV)/.extra-processes ## the same on two processes, each with its sh
 test: $(TOOLS) ## the whole test suite
 	@$(BIN)/python -m pytest -n 2 $(ARGS)
 
-torture: $(TOOLS) ## kill N runs and compare their resumes; then MINUTES of random fits: does memory grow?
+torture: $(TOOLS) ## kill N runs and compare their resumes; INTERRUPTS within updates; then MINUTES of random fits: does memory grow?
 	@$(BIN)/python tests/resumable.py $(N)
+	@$(BIN)/python tests/interrupted.py $(INTERRUPTS)
 	@$(BIN)/python tests/soak.py $(MINUTES)
 
 coverage: $(TOOLS) ## the test suite with branch coverage of the package; takes long

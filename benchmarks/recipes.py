@@ -23,8 +23,8 @@ from torch.optim import lr_scheduler
 
 from minilearn import (
     EMACB,
+    AugmentCB,
     BatchSchedCB,
-    BatchTransformCB,
     Callback,
     ChannelsLastCB,
     DataLoaders,
@@ -137,13 +137,12 @@ def wide_early(n: int = 24) -> nn.Sequential:
 
 def best(rows: int, seed: int) -> Learner:
     """Five epochs of a ResNet, with everything that helps."""
-    flip = BatchTransformCB(partial(tfm_batch, tfm_x=RandomFlip()), on_val=False)
     learn = Learner(
         wide_early(),
         loaders(rows, 128, seed),
         partial(F.cross_entropy, label_smoothing=0.1),
         5e-3,
-        cbs=[TrainCB(), ChannelsLastCB(), flip, EMACB(0.99, warmup=True), *usual()],
+        cbs=[TrainCB(), ChannelsLastCB(), AugmentCB(RandomFlip()), EMACB(0.99), *usual()],
         opt_func=optimizer("adamw", wd=0.02, no_decay="norm,bias"),
     )
     learn.fit_one_cycle(5)

@@ -2,20 +2,25 @@
 
     python benchmarks/step.py
 
-One thread. `minimal`: TrainCB alone against the shortest loop. `typical`: loss, accuracy and a bar,
-against the shortest loop, and against one that keeps the same means. `metric object`: torcheval's
-accuracy, updated later. `dispatch`: five callbacks that do nothing, microseconds a step. The
-fixed cost of a fit is a figure of its own, so the others are over a thousand steps.
+One thread, CPU time. `minimal`: TrainCB alone against the shortest loop. `loss and bar`: these two.
+`typical`: our accuracy too, against the shortest loop, and against one that keeps the same means.
+`own function`: the accuracy as a user writes it, called on each batch. `metric object`: torcheval's
+accuracy, updated later. `dispatch`: five callbacks that do nothing, microseconds a step. `clones`:
+what those of a batch cost alone and in a loop, and what the garbage collector adds. The fixed cost
+of a fit is a figure of its own, so the others are over a thousand steps.
 """
 
 import contextlib
+import gc
 import io
 import statistics
 import sys
+import time
+from functools import partial
 
 import torch
 import torch.nn.functional as F
-from harness import compare, report, seconds
+from harness import compare, cpu_seconds, report
 from torch import nn
 from torcheval.metrics import MulticlassAccuracy
 
@@ -103,8 +108,8 @@ def fixed_cost(rounds: int = 200) -> None:
     data = batches(1)
     net, net2 = model(), model()
     learn = Learner(net, (data,), F.cross_entropy, cbs=[TrainCB(), MetricsCB(), ProgressCB()])
-    mine = min(seconds(lambda: quietly(lambda: learn.fit(1))) for _ in range(rounds))
-    hand = min(seconds(lambda: raw_loop(data)) for _ in range(rounds))
+    mine = min(cpu_seconds(lambda: quietly(lambda: learn.fit(1))) for _ in range(rounds))
+    hand = min(cpu_seconds(lambda: raw_loop(data)) for _ in range(rounds))
     report("fixed cost of a fit", ms=1000 * (mine - hand))
     del net2
 
@@ -117,10 +122,46 @@ def dispatch(rounds: int = 60) -> None:
     data, five = batches(), [Idle() for _ in range(5)]
 
     def fit(*cbs: Callback) -> float:
-        return seconds(lambda: Learner(None, (data,), cbs=[Nothing(), *cbs], opt=[]).fit(1))
+        return cpu_seconds(lambda: Learner(None, (data,), cbs=[Nothing(), *cbs], opt=[]).fit(1))
 
     costs = [(fit(*five) - fit()) / STEPS for _ in range(rounds)]
     report("dispatch, five callbacks", us=1e6 * statistics.median(costs))
+
+
+def held_tensors(rounds: int = 60) -> None:
+    """Report microseconds a batch for two clones: alone, and in a loop that trains, held or not.
+
+    In the loop torch's own work takes the caches between two batches. Medians over batches leave
+    out what other programs do meanwhile.
+    """
+    data = batches()
+
+    def cost(keep: bool, trains: bool) -> float:
+        net, kept, spent = model(), [], []
+        opt = torch.optim.SGD(net.parameters(), 0.1)
+        for xb, yb in data:
+            if trains:
+                F.cross_entropy(net(xb), yb).backward()
+                opt.step()
+                opt.zero_grad()
+            start = time.perf_counter()
+            clones = xb.clone(), yb.clone()
+            spent.append(time.perf_counter() - start)
+            kept = [*kept[-600:], clones] if keep else kept
+        return 1e6 * statistics.median(spent)
+
+    def figures(**kinds: bool) -> float:
+        return statistics.median(cost(**kinds) for _ in range(max(rounds // 10, 1)))
+
+    report(
+        "clones, dropped",
+        alone=figures(keep=False, trains=False),
+        in_loop=figures(keep=False, trains=True),
+    )
+    gc.disable()
+    without = figures(keep=True, trains=True)
+    gc.enable()
+    report("clones, held", in_loop=figures(keep=True, trains=True), without_gc=without)
 
 
 def main() -> None:
@@ -128,19 +169,23 @@ def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 60
     data = batches()
     assert torch.equal(ours(data).weight, raw_loop(data).weight)
-    sums = [MetricsCB(accuracy=hits), ProgressCB()]
-    compare("step: minimal", lambda: ours(data), lambda: raw_loop(data), rounds)
-    compare("step: typical", lambda: ours(data, *sums), lambda: raw_loop(data), rounds)
-    compare(
-        "step: typical over same sums",
-        lambda: ours(data, *sums),
-        lambda: quietly(lambda: raw_loop_with_sums(data)),
-        rounds,
+    shortest, with_sums = (
+        partial(raw_loop, data),
+        partial(quietly, partial(raw_loop_with_sums, data)),
     )
-    objects = [MetricsCB(accuracy=MulticlassAccuracy()), ProgressCB()]
-    compare("step: metric object", lambda: ours(data, *objects), lambda: raw_loop(data), rounds)
-    named = [MetricsCB(accuracy), ProgressCB()]
-    compare("step: our accuracy", lambda: ours(data, *named), lambda: raw_loop(data), rounds)
+    named, own, objects = accuracy, hits, MulticlassAccuracy()
+    cases = {
+        "minimal": ([], shortest),
+        "loss and bar": ([MetricsCB(), ProgressCB()], shortest),
+        "typical": ([MetricsCB(accuracy=named), ProgressCB()], shortest),
+        "typical over same sums": ([MetricsCB(accuracy=named), ProgressCB()], with_sums),
+        "own function": ([MetricsCB(accuracy=own), ProgressCB()], shortest),
+        "own function over same sums": ([MetricsCB(accuracy=own), ProgressCB()], with_sums),
+        "metric object": ([MetricsCB(accuracy=objects), ProgressCB()], shortest),
+    }
+    for name, (cbs, theirs) in cases.items():
+        compare(f"step: {name}", partial(ours, data, *cbs), theirs, rounds, cpu_seconds)
+    held_tensors(rounds)
     dispatch(rounds)
     fixed_cost()
 

@@ -12,10 +12,9 @@ def main(folder: str | Path, epochs: int = 5, batches: int | None = None) -> Lea
     """Train up to `epochs` epochs, from the checkpoint that an earlier call left in `folder`."""
     set_seed(0)
     dls = DataLoaders.from_dd(fashion_mnist(), 64)
-    augment = nn.Sequential(RandomCrop(padding=2), RandomFlip())
     cbs = [
         *(TrainCB(), DeviceCB(), ProgressCB(), LimitBatchesCB(train=batches, valid=batches)),
-        BatchTransformCB(partial(tfm_batch, tfm_x=augment), on_val=False),
+        AugmentCB(RandomCrop(padding=2), RandomFlip()),
         MetricsCB(top1=accuracy, top5=partial(accuracy, topk=5)),
         EpochSchedCB(partial(lr_scheduler.StepLR, step_size=3, gamma=0.1)),
         CheckpointCB(folder, monitor="top1", mode="max"),

@@ -35,7 +35,7 @@ def __getattr__(name: str) -> Any:
     is_module = name.isidentifier() and not name.startswith("_")
     if is_module and find_spec(f"{__name__}.{name}") is not None:
         return import_module(f"{__name__}.{name}")
-    from .base.text import did_you_mean
+    from .base.foreign_names import hint
 
-    text = f"module {__name__!r} has no attribute {name!r}{did_you_mean(name, __all__, n=1)}"
+    text = f"module {__name__!r} has no attribute {name!r}{hint(name, __all__, n=1)}"
     raise AttributeError(text, name=name, obj=sys.modules[__name__])

@@ -16,10 +16,10 @@ from .callbacks.early_stopping import EarlyStopCB, TimeLimitCB
 from .callbacks.gradients import ClipGradCB, GradAccumCB, NonFiniteCB
 from .callbacks.handlers import HasLearnCB, LambdaCB
 from .callbacks.limits import LimitBatchesCB, OverfitCB
-from .callbacks.mixup import CutMixCB, MixUpCB
+from .callbacks.mixup import CutMixCB, MixCB, MixUpCB
 from .callbacks.precision import ClosureCB, MixedPrecision, ScaledPrecision
 from .callbacks.training import SingleBatchCB, TrainCB
-from .callbacks.transforms import BatchTransformCB, tfm_batch
+from .callbacks.transforms import AugmentCB, BatchTransformCB, tfm_batch
 from .checkpoint.callback import CheckpointCB
 from .checkpoint.weights import load_model
 from .core.callback import Callback, run_cbs
@@ -71,6 +71,7 @@ from .loggers.text_log import LogCB, setup_logger
 from .loggers.trackers import MLflowCB, WandbCB
 from .metrics.callback import MetricsCB
 from .metrics.functions import accuracy, accuracy_multi, mae, mse, rmse, skm
+from .metrics.mean import averaged
 from .nn import (
     Dropout,
     GeneralRelu,
@@ -94,6 +95,7 @@ from .nn import (
     register_model,
     resnet,
 )
+from .optim.lookahead import lookahead
 from .optim.optimizer import optimizer, param_groups
 from .optim.param_sched import ParamSchedCB, combine_scheds
 from .optim.sched_callbacks import BaseSchedCB, BatchSchedCB, EpochSchedCB, PlateauCB
@@ -108,6 +110,7 @@ __all__ = [
     "ActivationCheckpointCB",
     "ActivationStats",
     "ArrayLoader",
+    "AugmentCB",
     "BaseSchedCB",
     "BatchSchedCB",
     "BatchTransformCB",
@@ -157,6 +160,7 @@ __all__ = [
     "MetricStorage",
     "MetricsCB",
     "MissingActionError",
+    "MixCB",
     "MixUpCB",
     "MixedPrecision",
     "MomentumLearner",
@@ -191,6 +195,7 @@ __all__ = [
     "accuracy_multi",
     "act_gr",
     "append_stats",
+    "averaged",
     "cnn_layers",
     "collate_dict",
     "combine_scheds",
@@ -213,6 +218,7 @@ __all__ = [
     "load_learner",
     "load_model",
     "log_values",
+    "lookahead",
     "lsuv",
     "lsuv_init",
     "mae",

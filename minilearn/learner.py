@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn, optim
 
-from .base.batch import compare
+from .base.batch import DEFAULT_LOSS, check_default_loss, compare
 from .base.lazy import LazyMethods
-from .core.dispatch import default_actions
-from .core.learner import DEFAULT_LR, Loop
+from .core.callback import as_callbacks
+from .core.dispatch import action, default_actions
+from .core.learner import Loop
 
 if TYPE_CHECKING:
     from .callbacks import averaging as _averaging
@@ -74,36 +74,19 @@ class Learner(Loop):
         opt_func: called as `opt_func(parameters, lr)` for each fit; or a name, "adamw" say; or what
             `optimizer(...)` returns. None keeps `opt`.
         opt: a ready optimizer, kept for all fits. It keeps its rate until `lr` is given or set.
-        metrics: short for `cbs=[TrainCB(), DeviceCB(), MetricsCB(metrics), ProgressCB()]`.
+        metrics: one metric, several, or a dict by name, with the usual callbacks: `TrainCB()`,
+            `DeviceCB()`, `MetricsCB(metrics)`, `ProgressCB()`. Those of `cbs` come in the place of
+            these (`TrainCB(targets=…)`, say), and beside them. Without metrics, too, where `cbs` is
+            not given either and nobody answers an action when a fit starts; `cbs=[]` means none.
         count: takes a batch, returns its number of items where that is not the batch size (tokens,
             say).
         train_loss: False to leave the parameters of a loss module as they are. They are trained in
             a group of their own otherwise.
-    """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        dls: Any = (0,),
-        loss_func: Callable[..., Any] | None = F.mse_loss,
-        lr: float | None = DEFAULT_LR,
-        cbs: Any = None,
-        opt_func: Callable[..., Any] | str | None = optim.SGD,
-        *,
-        opt: Any = None,
-        metrics: Any = None,
-        count: Callable[[Any], Any] | None = None,
-        train_loss: bool = True,
-    ) -> None:
-        if metrics is not None:
-            if cbs is not None:
-                raise ValueError(
-                    "metrics= is short for a list of callbacks; with cbs= add MetricsCB(...) to it"
-                )
-            cbs = usual_cbs(metrics)
-        super().__init__(
-            model, dls, loss_func, lr, cbs, opt_func, opt=opt, count=count, train_loss=train_loss
-        )
+    Raises:
+        TypeError: an argument is of a wrong type, or unknown; says what to write.
+        ValueError: there are metrics in `metrics` and in a MetricsCB.
+    """
 
     # training
     fit_one_cycle = _recipes.fit_one_cycle
@@ -155,21 +138,27 @@ class Learner(Loop):
 
         return timings_of(self)
 
+    def _usual_cbs(self, metrics: Any = (), cbs: Any = None) -> list[Any]:
+        from .callbacks.device import DeviceCB
+        from .callbacks.training import TrainCB
+        from .metrics.callback import MetricsCB
+        from .progress.callback import ProgressCB
 
-def usual_cbs(metrics: Any) -> list[Any]:
-    """Return what `metrics=` is short for: one metric, a list of them, or a dict by name."""
-    from .callbacks.device import DeviceCB
-    from .callbacks.training import TrainCB
-    from .metrics.callback import MetricsCB
-    from .progress.callback import ProgressCB
-
-    if isinstance(metrics, Mapping):
-        measured = MetricsCB(**metrics)
-    elif isinstance(metrics, Iterable) and not hasattr(metrics, "update"):
-        measured = MetricsCB(*metrics)
-    else:
-        measured = MetricsCB(metrics)
-    return [TrainCB(), DeviceCB(), measured, ProgressCB()]
+        if isinstance(metrics, Mapping):
+            measured = MetricsCB(**metrics)
+        elif isinstance(metrics, Iterable) and not (
+            isinstance(metrics, str) or hasattr(metrics, "update")
+        ):
+            measured = MetricsCB(*metrics)
+        else:
+            measured = MetricsCB(metrics)
+        cbs, usual = as_callbacks(cbs), [TrainCB(), DeviceCB(), measured, ProgressCB()]
+        chosen = [next((cb for cb in cbs if isinstance(cb, type(u))), u) for u in usual]
+        if measured.metrics and measured not in chosen:
+            raise ValueError("metrics are in metrics= and in a MetricsCB of cbs: write one of them")
+        if getattr(chosen[0], "places_batches", False) and chosen[1] is usual[1]:
+            del chosen[1]  # an AccelerateCB is a DeviceCB, too
+        return [*chosen, *(cb for cb in cbs if not any(cb is other for other in chosen))]
 
 
 def load_learner(path: str | Path, device: Any = None, *, trust: bool = False) -> Learner:
@@ -180,9 +169,9 @@ def load_learner(path: str | Path, device: Any = None, *, trust: bool = False) -
 
     Args:
         path: the folder; or the file of a whole Learner that `torch.save` wrote.
-        device: where to predict; by default the best there is.
-        trust: allow files that may run any code when they are loaded: the graph of a model, and a
-            whole Learner.
+        device: where to predict; by default the best there is, wherever the model was trained.
+        trust: allow what may run any code: the graph of a model, a module that the folder names for
+            the class of its model, and the file of a whole Learner.
 
     Raises:
         ValueError: the file needs `trust`; the model is not registered here and has no graph; or
@@ -238,12 +227,15 @@ class TrainLearner(Learner):
     wins over these defaults.
     """
 
+    @action
     def predict(self) -> None:
         """Run the model on the first item of the batch."""
         self.preds = self.model(self.batch[0])
 
     def get_loss(self) -> None:
         """Compare the predictions with the rest of the batch."""
+        if self.loss_func is DEFAULT_LOSS and not self.iter:
+            check_default_loss(self.preds, self.batch[1:])
         self.loss = compare(self.loss_func, self.preds, self.batch[1:])
 
     def backward(self) -> None:

@@ -48,6 +48,7 @@ from minilearn import (
 )
 from minilearn.callbacks.averaging import SWACB
 from minilearn.checkpoint import files as checkpoint_files
+from minilearn.core.callback import as_callbacks
 from minilearn.core.events import EVENTS
 
 N, SIZE = 44, 5  # nine batches, the last of four
@@ -105,6 +106,75 @@ LOADERS = {
     "weighted": lambda kill: weighted(Noisy()),
     "list": lambda kill: list(DataLoader(TensorDataset(*arrays()), SIZE)),
 }
+
+
+class OwnBuffer(nn.Module):
+    """A layer whose output depends on buffers that no state dict holds."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4), persistent=False)
+        self.register_buffer("first", None, persistent=False)
+
+    def forward(self, x):
+        if self.training:
+            self.mean.lerp_(x.mean(0), 0.1)
+            if self.first is None:
+                self.first = x[0].clone()
+        return x - self.mean - (0 if self.first is None else self.first)
+
+
+class OwnLoss(nn.Module):
+    """A loss with a weight to train, one that is fixed, and statistics of either kind."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(3))
+        self.fixed = nn.Parameter(torch.full((3,), 0.5), requires_grad=False)
+        self.register_buffer("seen", torch.zeros(()))
+        self.register_buffer("center", torch.zeros(3), persistent=False)
+
+    def forward(self, preds, targets):
+        preds = preds.float()
+        with torch.no_grad():
+            self.seen += 1
+            self.center.lerp_(preds.mean(0), 0.1)
+        logits = preds * self.scale - self.center * self.fixed
+        return F.cross_entropy(logits, targets) + 0.01 * self.seen / (1 + self.seen)
+
+
+class Freezes(Callback):
+    """Freezes the first layers in mid-run, all but the last a while later, then none."""
+
+    def after_step(self, learn):
+        if learn.steps_done == 4:
+            learn.freeze("0*", "1*")
+        elif learn.steps_done == 9:
+            learn.unfreeze()
+            learn.model[0].requires_grad_(False)  # by hand
+        elif learn.steps_done == 13:
+            learn.unfreeze()
+
+
+class Tally(Callback):
+    """Counts items; two of them differ by their setting alone."""
+
+    def __init__(self, by):
+        self.by, self.n = by, 0
+
+    def after_batch(self, learn):
+        self.n += self.by * learn.training
+
+    def state_dict(self):
+        return {"n": self.n}
+
+    def load_state_dict(self, state):
+        self.n = state["n"]
+
+    def __repr__(self):
+        return f"Tally({self.by})"
+
+
 LENGTHS = {
     "epochs": {"n_epochs": 3},
     "validated every second epoch": {"n_epochs": 4, "valid_every": 2},
@@ -126,6 +196,11 @@ EXTRAS = {
     "mixup": lambda: MixUpCB(0.4),
     "early stop": lambda: EarlyStopCB("valid_loss", patience=2, restore_best=True),
     "recorder": lambda: RecorderCB("lr", "mom"),
+    "freezing": Freezes,
+    "tallies": lambda: [Tally(1), Tally(100)],
+    "two stops": lambda: [EarlyStopCB(f"{part}_loss", patience=40) for part in ("train", "valid")],
+    "own loss": lambda: [],
+    "own buffer": lambda: [],
 }
 
 
@@ -133,7 +208,7 @@ class Anything(ParamSchedCB):
     """Moves the dropout of the model by epochs, and options of the optimizer by updates."""
 
     def before_fit(self, learn):
-        self.of = [learn.model[2]]
+        self._of = [learn.model[2]]
         super().before_fit(learn)
 
 
@@ -174,9 +249,11 @@ class Options:
 def make(options, folder, kill_item=None, **kwargs):
     """Return the Learner of a run, its weights and random states as at the start."""
     random.seed(0), np.random.seed(0), torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.ReLU(), nn.Linear(8, 3)
-    )
+    layers = [nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.ReLU(), nn.Linear(8, 3)]
+    if "own buffer" in options.extras:
+        layers.insert(0, OwnBuffer())
+    model = nn.Sequential(*layers)
+    loss = OwnLoss() if "own loss" in options.extras else F.cross_entropy
     dls = (LOADERS[options.loader](kill_item), DataLoader(TensorDataset(*arrays()), 16))
     saver = CheckpointCB(
         folder,
@@ -185,11 +262,12 @@ def make(options, folder, kill_item=None, **kwargs):
         exact="exact" in options.loader,
         **kwargs,
     )
-    extras = [EXTRAS[name]() for name in options.extras]
+    order = -1 if Path(folder).exists() else 1  # a resume finds equal ones in another order
+    extras = [cb for name in options.extras for cb in as_callbacks(EXTRAS[name]())[::order]]
     metrics = MetricsCB(accuracy)
     metrics._log = lambda row: None
     cbs = [TrainCB(), metrics, *extras, saver]
-    return Learner(model, dls, F.cross_entropy, cbs=cbs, opt_func=torch.optim.AdamW, lr=0.05)
+    return Learner(model, dls, loss, cbs=cbs, opt_func=torch.optim.AdamW, lr=0.05)
 
 
 def fit(learn, options, resume=None, cbs=None):
@@ -205,21 +283,39 @@ def without_time(history):
 def outcome(learn):
     """Return all that a fit leaves, but for the time that it took."""
     states = {
-        f"{i} {type(cb).__name__}": cb.state_dict()
-        for i, cb in enumerate(learn.cbs)
+        _name(cb): cb.state_dict()
+        for cb in learn.cbs
         if not isinstance(cb, CheckpointCB) and getattr(cb, "schedo", cb) is not None
     }
     for group in learn.opt.param_groups:
         group.pop("initial_lr", None)  # a fit that was over already makes no schedule
     return checkpoint_files.serialisable(
         {
-            "weights": learn.model.state_dict(),
+            "model": _all_of(learn.model),
+            "loss": _all_of(learn.loss_func),
             "optimizer": learn.opt.state_dict(),
             "history": without_time(learn.history),
             "callbacks": states,
             "random": [random.getstate(), list(np.random.get_state()), torch.get_rng_state()],
         }
     )
+
+
+def _name(cb):
+    watched = getattr(cb, "monitor", None)
+    return f"{type(cb).__name__} {getattr(watched, 'name', '')}{getattr(cb, 'by', '')}"
+
+
+def _all_of(module):
+    """Return weights, buffers of all kinds, modes and what is frozen."""
+    if not isinstance(module, nn.Module):
+        return {}
+    return {
+        "weights": dict(module.named_parameters()),
+        "buffers": dict(module.named_buffers()),
+        "trainable": {name: p.requires_grad for name, p in module.named_parameters()},
+        "modes": {name: m.training for name, m in module.named_modules()},
+    }
 
 
 def differences(a, b, path=""):

@@ -113,6 +113,7 @@ MADE = {
     "HooksCallback": lambda cls: cls(lambda hook, mod, inp, outp: None),
     "LimitBatchesCB": lambda cls: cls(train=2, valid=1),
     "MetricsCB": lambda cls: cls(accuracy),
+    "MixCB": lambda cls: cls([minilearn.MixUpCB()]),
     "ParamSchedCB": lambda cls: cls(weight_decay=lambda p: 0.1),
     "PlateauCB": lambda cls: cls("valid_loss"),
     "RecorderCB": lambda cls: cls(lr=lambda cb: cb.pg["lr"]),

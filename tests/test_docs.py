@@ -3,10 +3,11 @@
 import ast
 import json
 import re
+import signal
 from pathlib import Path
 
 import pytest
-from toys import Trace, toy_learner
+from toys import Trace, assert_same_weights, toy_learner
 
 import minilearn
 from minilearn import cli
@@ -211,3 +212,33 @@ def test_formulas_become_mathml_and_prices_stay():
     text = site.with_math(r"It is $\frac12 w^2$ for $5 and `$x$`.")
     assert text.startswith("It is <span><math") and "<mfrac>" in text
     assert text.endswith("for $5 and `$x$`.")
+
+
+def test_the_page_about_stopping_does_what_it_says(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / "stopping.md").read_text(encoding="utf-8")
+    stop, save, resume = re.findall(r"```python\n(.*?)```", text, re.S)
+
+    def names(after):
+        """A Learner and the package; SIGINT comes in a training batch after so many epochs."""
+
+        def press(learn):
+            if learn.training and learn.epoch == after:
+                signal.raise_signal(signal.SIGINT)
+
+        learn = toy_learner()
+        learn.on("after_step", press)
+        return {"learn": learn, "CheckpointCB": minilearn.CheckpointCB}
+
+    exec(stop, names(2))
+    assert capsys.readouterr().out == "stopped after 2 epochs\n"
+    assert Path("model.safetensors").exists()
+    broken, whole = names(3), names(99)
+    with pytest.raises(KeyboardInterrupt):
+        exec(save, broken)
+    last = sorted(path.name for path in Path("runs/a").glob("*.ckpt"))[-1]
+    assert last.startswith("epoch003")  # inside the epoch that was interrupted
+    again = {**names(99), "save": broken["save"]}
+    exec(resume, again)
+    whole["learn"].fit(10)
+    assert_same_weights(again["learn"].model, whole["learn"].model)

@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from scripts.docs import foreign
+
 PAGE = (Path(__file__).parent.parent / "docs" / "coming_from.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r'```python title="([\w ]+)"\n(.*?)```', re.S)
 BEFORE, *SECTIONS = re.split(r"^## ", PAGE, flags=re.M)
 SETUP = dict(BLOCK.findall(BEFORE))["before each"]
 # the name on the left side and its code; the code on the right side
 PAIRS = {}
-for text in SECTIONS:
+for text in filter(BLOCK.findall, SECTIONS):
     ((name, theirs), (_, ours)) = BLOCK.findall(text)
     PAIRS[name] = theirs, ours
 OWN_LAYERS = {"keras"}  # other layers and first weights, so other numbers
@@ -64,3 +66,10 @@ def test_the_comparison_notices_a_line_that_is_missing(ours):
     line = next(s for s in code.splitlines(keepends=True) if "clip_grad_norm_" in s)
     theirs = weights_after(code.replace(line, ""))
     assert not all(map(torch.equal, ours["by hand"], theirs))
+
+
+def test_the_names_from_elsewhere_are_those_that_errors_quote():
+    assert foreign.filled(PAGE) == PAGE, "run python -m scripts.docs.foreign"
+    assert '| `to_fp16` | `MixedPrecision("fp16")` among `cbs` |' in PAGE
+    less = PAGE.replace("| `to_fp16`", "| `to_fp17`")
+    assert foreign.filled(less) != less

@@ -53,6 +53,21 @@ def test_the_code_of_a_page_runs_in_order_and_prints_what_it_shows(page, tmp_pat
     assert done.returncode == 0, done.stderr
     for printed, (_, shown) in zip(done.stdout.split(MARK), blocks(page), strict=True):
         assert shown is None or alike(shown, printed), printed
+    if page.name == "README.md":
+        check_that_pictures_are_learned(page, done.stdout.split(MARK), tmp_path)
+
+
+def check_that_pictures_are_learned(page, printed, folder):
+    """The example in Python learned, and so does the command, on the folder that it wrote."""
+    (output,) = (
+        out for out, (code, _) in zip(printed, blocks(page), strict=True) if "image_dls" in code
+    )
+    assert float(output.split()[-1]) > 0.7
+    command = re.search(r"`minilearn (train images/ .*?)`", page.read_text(encoding="utf-8"))[1]
+    words = [sys.executable, "-m", "minilearn", *command.split(), "--out", "run"]
+    subprocess.run(words, cwd=folder, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True)
+    header, *rows = (folder / "run/history.csv").read_text(encoding="utf-8").splitlines()
+    assert float(rows[-1].split(",")[header.split(",").index("accuracy")]) > 0.7
 
 
 def test_outputs_of_another_kind_are_noticed():

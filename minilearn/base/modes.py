@@ -13,9 +13,12 @@ from torch import nn
 
 def frozen_modules(model: Any) -> list[nn.Module]:
     """Return the modules that the user froze: in eval, inside a model that is in train mode."""
-    if not isinstance(model, nn.Module) or not model.training:
-        return []
-    return [m for m in model.modules() if not m.training and not held(m)]
+    return eval_modules(model) if getattr(model, "training", False) else []
+
+
+def eval_modules(model: Any) -> list[nn.Module]:
+    """Return the modules that are in eval mode, but for those that `hold` keeps there."""
+    return [m for m in _modules(model) if not m.training and not held(m)]
 
 
 def hold_frozen(model: nn.Module, params: list[Any], chosen: list[nn.Module], on: bool) -> None:
@@ -79,13 +82,13 @@ def set_mode(model: Any, training: bool, frozen: list[nn.Module]) -> None:
 
 
 @contextmanager
-def preserved_modes(model: Any) -> Iterator[None]:
+def preserved_modes(*models: Any) -> Iterator[None]:
     """Give each module its own mode back at the end, unless `hold` has said otherwise since."""
-    modes = [(m, m.training, held(m)) for m in _modules(model)]
+    modes = [(model, m, m.training, held(m)) for model in models for m in _modules(model)]
     try:
         yield
     finally:
-        for module, training, was_held in modes:
+        for model, module, training, was_held in modes:
             module.training = (
                 training if held(module) == was_held else model.training and not held(module)
             )

@@ -64,6 +64,7 @@ class _Averages(Callback):
             if learn.model is self._model and unchanged:
                 self._swapped_at = learn.depth
                 self._swap_in()
+                learn.row = {**learn.row, "weights": type(self).__name__.removesuffix("CB")}
 
     @torch.no_grad()
     def after_step(self, learn: Loop) -> None:
@@ -206,13 +207,14 @@ class EMACB(_Averages):
 
     After each update `average = decay * average + (1 - decay) * weights`, beginning with the
     weights at the start of the fit; buffers are the model's own. The averages are in the model in
-    every validation of the fit, and in `learn.validate` and `learn.get_preds`; training never sees
-    them. It takes `1 / (1 - decay)` updates to forget most of the start: short fits want `warmup`.
+    every validation of the fit, whose row of the history says so in the column `weights`, and in
+    `learn.validate` and `learn.get_preds`; training never sees them.
 
     Args:
         decay: how much of the average is kept at each update, from 0 to below 1.
         warmup: let the decay grow with the number t of updates before: `1 - (1 + t)^(-2/3)`, not
-            above `decay`.
+            above `decay`. Without it, it takes `1 / (1 - decay)` updates to forget most of the
+            start, longer than many a fit.
         keep: end the fit with the averages as the weights of the model.
 
     Attributes:
@@ -223,13 +225,13 @@ class EMACB(_Averages):
 
     Events: before_epoch, after_step, cleanup_epoch, cleanup_fit
     Order:  SCHEDULE + 1
-    Reads:  depth, training, model
-    Writes:
+    Reads:  depth, training, model, row
+    Writes: row
 
     Source: the warm-up is that of timm's ModelEmaV3.
     """
 
-    def __init__(self, decay: float = 0.999, warmup: bool = False, *, keep: bool = False) -> None:
+    def __init__(self, decay: float = 0.999, warmup: bool = True, *, keep: bool = False) -> None:
         if not 0 <= decay < 1:
             raise ValueError(f"decay is a fraction from 0 to below 1; got {decay}")
         super().__init__(keep)
@@ -240,8 +242,8 @@ class EMACB(_Averages):
         return 1 - (min(self.decay, grown) if self.warmup else self.decay)
 
     def __repr__(self) -> str:
-        """Show the decay."""
-        return f"EMACB({self.decay}{', warmup=True' if self.warmup else ''})"
+        """Show the decay, and whether it grows."""
+        return f"EMACB({self.decay}, warmup={self.warmup})"
 
 
 class SWACB(_Averages):
@@ -264,8 +266,8 @@ class SWACB(_Averages):
 
     Events: before_epoch, after_step, cleanup_epoch, cleanup_fit
     Order:  SCHEDULE + 1
-    Reads:  depth, training, model, n_steps, steps_done, error, dls
-    Writes:
+    Reads:  depth, training, model, row, n_steps, steps_done, error, dls
+    Writes: row
 
     Source: Izmailov et al. 2018, "Averaging Weights Leads to Wider Optima" (arXiv:1803.05407).
     """
@@ -308,7 +310,7 @@ class SWACB(_Averages):
         if n_batches(dl) is None:  # it may have no end
             dl = Shortened(dl, learn.steps_done)
         cbs = [cb for cb in participants(learn) if not isinstance(cb, _Averages)]
-        cbs.append(_FreshStatistics(list(learn.frozen)))
+        cbs.append(_FreshStatistics(list(learn.plan.frozen)))
         with self.swapped(), inner(learn, cbs, valid=dl):
             learn.fit(1, train=False)
             stats = _copies(learn.model.named_buffers())

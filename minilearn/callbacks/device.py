@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..base.batch import default_device, map_batch, tensors, to_device
 from ..base.state_dict import fit_modules
-from ..core.callback import Callback
+from ..core.callback import Callback, attribute
 from ..core.events import Order
 from ..core.learner import Loop
 
@@ -24,6 +24,9 @@ class DeviceCB(Callback):
         device: where to, such as "cuda:1"; `default_device()` when it is not given.
         prefetch: on CUDA, copy the next batch while this one is used.
 
+    Raises:
+        ValueError: the device is called "gpu", which torch calls "cuda".
+
     Events: before_fit, before_epoch, before_batch
     Order:  PLACE
     Reads:  model, loss_func, opt, batch
@@ -33,6 +36,10 @@ class DeviceCB(Callback):
     order = Order.PLACE
 
     def __init__(self, device: torch.device | str | None = None, prefetch: bool = False) -> None:
+        if device in ("gpu", "GPU"):
+            raise ValueError(
+                f"device is {device!r}: write DeviceCB('cuda'), or DeviceCB() for the best"
+            )
         self.device = default_device() if device is None else torch.device(device)
         self.prefetch = prefetch and self.device.type == "cuda"
 
@@ -41,7 +48,7 @@ class DeviceCB(Callback):
         for module in (learn.model, *fit_modules(learn).values()):
             if hasattr(module, "to"):
                 module.to(self.device)
-        _follow_parameters(getattr(learn, "opt", None))
+        _follow_parameters(attribute(learn, "opt"))
 
     def before_epoch(self, learn: Loop) -> None:
         """Prefetch, if asked to."""

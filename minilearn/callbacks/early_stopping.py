@@ -6,7 +6,6 @@ import math
 import time
 from typing import Any
 
-from ..base.rank import rank
 from ..base.text import whole
 from ..core.callback import Callback
 from ..core.events import CancelEpochException, CancelFitException, Order
@@ -26,6 +25,9 @@ class EarlyStopCB(Callback):
         mode: "min" or "max"; "min" where the name ends in "loss".
         patience: the number of validations in a row, 1 or more.
         min_delta: better means better by more than this.
+        relative: `min_delta` is a fraction of the best value: 0.01 is one percent.
+        start_from: the first epoch that counts; what comes before is neither better nor worse.
+        divergence: end the fit at once where the value is worse than this, or not finite.
         restore_best: end with the weights of the best validation, however the fit ended; with an
             `EMACB` or `SWACB` these are the averages.
         keep: let the next fit go on with the best and the count of this one.
@@ -56,8 +58,13 @@ class EarlyStopCB(Callback):
         min_delta: float = 0.0,
         restore_best: bool = False,
         keep: bool = False,
+        *,
+        relative: bool = False,
+        start_from: int = 0,
+        divergence: float | None = None,
     ) -> None:
-        self.monitor = Monitor(monitor, mode, min_delta)
+        self.monitor = Monitor(monitor, mode, min_delta, relative)
+        self.start_from, self.divergence = start_from, divergence
         self.patience = whole("patience", patience, of="validations")
         self.restore_best, self.keep, self._resumed = restore_best, keep, False
         self._forget()
@@ -76,17 +83,22 @@ class EarlyStopCB(Callback):
     def before_round(self, learn: Loop) -> None:
         """End a resumed fit at once, if this callback had ended it before."""
         if self._resumed and self.count >= self.patience:
-            if not rank():
-                print(
-                    f"{self!r} had ended this fit: nothing is left to train; give it more patience "
-                    "to go on"
-                )
+            learn.stop(
+                f"{self!r} had ended this fit: nothing is left to train; give it more patience "
+                "to go on"
+            )
             raise CancelFitException
 
     def after_round(self, learn: Loop) -> None:
         """Compare the value with the best, and end the fit when patience runs out."""
-        value = self.monitor.read(learn)
+        value, name = self.monitor.read(learn), self.monitor.name
         if value is None:
+            return
+        if self.divergence is not None:
+            past = (value - self.divergence) * (1 if self.monitor.mode == "min" else -1)
+            if past > 0 or not math.isfinite(value):
+                self._stop(learn, f"{name} is {value:.4g}, worse than {self.divergence:.4g}")
+        if learn.epoch < self.start_from:
             return
         if self.monitor.update(value):
             self.count, self.best_epoch = 0, learn.epoch
@@ -94,8 +106,14 @@ class EarlyStopCB(Callback):
             return
         self.count += 1
         if self.count >= self.patience:
-            self.stopped = learn.epoch
-            raise CancelFitException
+            self._stop(learn, f"{name} was not better {self.count} times in a row")
+
+    def _stop(self, learn: Loop, why: str) -> None:
+        """End the fit, and say why and which round was best."""
+        self.stopped, best = learn.epoch, self.monitor.best
+        found = "" if best is None else f"; the best was {best:.4g}, epoch {self.best_epoch}"
+        learn.stop(f"stopped after epoch {learn.epoch}: {why}{found}")
+        raise CancelFitException
 
     def cleanup_fit(self, learn: Loop) -> None:
         """Put the best weights back."""
@@ -131,7 +149,7 @@ class TimeLimitCB(Callback):
 
     Events: before_fit, after_batch, after_round
     Order:  STOP
-    Reads:  training
+    Reads:  training, history, row, epoch
     Writes:
     """
 
@@ -154,8 +172,19 @@ class TimeLimitCB(Callback):
     def after_round(self, learn: Loop) -> None:
         """End the fit."""
         if time.monotonic() >= self._end:
+            why = f"stopped after epoch {learn.epoch}: {self.minutes:g} minutes are over"
+            learn.stop(f"{why}{_best_of([*learn.history, {'epoch': learn.epoch, **learn.row}])}")
             raise CancelFitException
 
     def __repr__(self) -> str:
         """Show the limit."""
         return f"TimeLimitCB({self.minutes})"
+
+
+def _best_of(rows: list[dict[str, Any]]) -> str:
+    """Return what to say of the round with the lowest validation loss, if there is one."""
+    rows = [row for row in rows if math.isfinite(row.get("valid_loss", math.nan))]
+    if not rows:
+        return ""
+    best = min(rows, key=lambda row: row["valid_loss"])
+    return f"; the best valid_loss was {best['valid_loss']:.4g}, epoch {best['epoch']}"

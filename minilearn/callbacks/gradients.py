@@ -304,6 +304,7 @@ class NonFiniteCB(Callback):
             raise FloatingPointError(f"{message}, {self._in_row} in a row: {advice}")
         if self.on_nonfinite == "stop":
             warnings.warn(f"{message}: the fit ends here", stacklevel=2)
+            learn.stop(f"stopped: {message}")
             raise CancelFitException
         if self.skipped == 1:  # `cleanup_fit` counts the others
             warnings.warn(f"{message}: this update is skipped", stacklevel=2)

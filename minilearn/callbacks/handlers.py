@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial, update_wrapper
+from math import inf
+from types import MethodType
 from typing import Any, Self
 
 from ..base.text import whole
 from ..core.callback import Callback, Handler, add_location
-from ..core.events import ACTIONS, Order, check_event
+from ..core.events import ACTIONS, Event, Order, check_event
 from ..core.learner import Loop
 
 IN_BATCH = ("batch", "predict", "loss", "backward")
@@ -17,12 +21,15 @@ COUNTED = (*IN_BATCH, "step", "epoch", "round")
 
 def on(  # noqa: D417
     self: Loop,
-    event: str,
-    fn: Handler | None = None,
-    *,
+    *events: Event | str | Callable[..., Any],
+    fn: Callable[..., Any] | None = None,
     every: int = 1,
-    once: bool = False,
+    once: bool | int = False,
+    before: int | None = None,
+    after: int | None = None,
     when: Callable[[Loop], Any] | None = None,
+    training: bool | None = None,
+    args: tuple[Any, ...] = (),
     order: int = Order.DEFAULT,
 ) -> Any:
     """Call `fn(learn)` at an event, from now on; also in the middle of a fit.
@@ -32,77 +39,118 @@ def on(  # noqa: D417
     >>> @learn.on("after_step", once=True)
     ... def first_update(learn): print("it moves")
 
+    `every`, `before` and `after` go by the number, from 1, of the batch, update or epoch that the
+    event belongs to: batches are counted in their epoch, updates and epochs in the fit.
+
     Args:
-        event: an event of the loop, or of a registered level.
-        fn: a function of the Learner; without it this is a decorator.
-        every: call it at every `every`-th batch, update or epoch, whichever the event belongs to.
-            With 3, those are batches 3, 6, 9 of each epoch, updates 3, 6, 9 of the fit, and
-            epochs 3, 6, 9.
-        once: call it a single time.
+        events: one or several events of the loop, or of a registered level.
+        fn: a function of the Learner and of `args`, or of nothing; it may also follow the events.
+            Without it this is a decorator.
+        every: call it where the number can be divided by this: with 3, in batches 3, 6, 9 of each
+            epoch, at updates 3, 6, 9 of the fit, in epochs 3, 6, 9.
+        once: call it a single time; or so many times. A resumed fit counts them anew.
+        before: call it only where the number is below this.
+        after: call it only where the number is above this.
         when: call it only where `when(learn)` is true.
+        training: True to call it in training only, False in validation only.
+        args: further arguments for `fn`.
         order: its slot among the callbacks.
 
     Returns:
         The `OnEvent`; its `remove()`, or the end of a `with`, ends the calls.
 
     Raises:
-        TypeError: there is no such event.
-        ValueError: `every` is below 1, or the event belongs to nothing that is counted.
+        TypeError: there is no such event, or none at all.
+        ValueError: `every` or `once` is below 1, or an option makes no sense for an event.
     """
+    names = [event for event in events if isinstance(event, str)]
+    fns = [event for event in events if not isinstance(event, str)] or [fn]
+    if not names or len(fns) > 1:
+        raise TypeError(f"learn.on takes events, then one function; got {events}")
+    (fn,) = fns
+    options: Any = dict(every=every, once=once, before=before, after=after, when=when)
+    options |= dict(training=training, args=args, order=order)
     if fn is None:
-        return partial(self.on, event, every=every, once=once, when=when, order=order)
-    handle = OnEvent(self, event, fn, every, once, when, order)
+        return lambda fn: self.on(*names, fn=fn, **options)
+    handle = OnEvent(self, names, fn, **options)
     self.add_cb(handle)
     handle.active = True  # only now: `add_cb` calls the events of levels that run already
     return handle
 
 
+@dataclass(eq=False, repr=False)
 class OnEvent(Callback):
-    """A function that listens to one event; what `learn.on` returns. Call it like the function.
+    """A function that listens to events; what `learn.on` returns. Call it like the function.
 
-    Events: (the one that it was made for)
+    Events: (those that it was made for)
     Order:  DEFAULT
-    Reads:  iter, steps_done, epoch
+    Reads:  iter, steps_done, epoch, training
     Writes:
     """
 
-    def __init__(
-        self, learn: Loop, event: str, fn: Handler, every: int, once: bool, when: Any, order: int
-    ) -> None:
-        check_event(event)
-        whole("every", every)
-        if every > 1 and _level(event) not in COUNTED:
-            raise ValueError(
-                f"every={every} counts batches, updates or epochs, and {event!r} belongs to none "
-                "of them; use when=, or an event of a batch, step or epoch"
-            )
-        update_wrapper(self, fn)
-        self.learn, self.event, self.fn = learn, event, fn
-        self.every, self.once, self.when, self.order = every, once, when, order
-        self.active = False
-        setattr(self, event, self._run)
+    learn: Loop
+    events: Sequence[str]
+    fn: Callable[..., Any]
+    every: int
+    once: bool | int
+    before: int | None
+    after: int | None
+    when: Callable[[Loop], Any] | None
+    training: bool | None
+    args: tuple[Any, ...]
+    order: int = Order.DEFAULT
+    active: bool = False
 
-    def _run(self, learn: Loop) -> None:
-        if not self.active or (self.every > 1 and count(learn, self.event) % self.every):
+    def __post_init__(self) -> None:
+        whole("every", self.every)
+        self.left = None if self.once is False else whole("once", int(self.once), of="calls")
+        self.numbered = self.every > 1 or self.before is not None or self.after is not None
+        self.takes_nothing = not self.args and _takes_nothing(self.fn)
+        for event in self.events:
+            check_event(event)
+            if self.numbered and _level(event) not in COUNTED:
+                raise ValueError(
+                    f"every, before and after count batches, updates or epochs, and {event!r} "
+                    "belongs to none of them; use when=, or an event of a batch, step or epoch"
+                )
+            if self.training is not None and _level(event) in ("fit", "round"):
+                raise ValueError(f"training= is for what happens in an epoch, {event!r} does not")
+            run: Any = partial(OnEvent._run, event=event)
+            setattr(self, event, MethodType(run, self))
+        own = dict(vars(self))
+        update_wrapper(self, self.fn)
+        vars(self).update(own)  # whatever attributes the function has
+
+    def _run(self, learn: Loop, event: str) -> None:
+        if not self.active or (self.numbered and not self._has_number(count(learn, event))):
+            return
+        if self.training is not None and self.training is not learn.training:
             return
         try:
             if self.when is not None and not self.when(learn):
                 return
-            if self.once:
-                self.remove()
-            self.fn(learn)
+            if self.left is not None:
+                self.left -= 1
+                if not self.left:
+                    self.remove()
+            self.fn(*(() if self.takes_nothing else (learn, *self.args)))
         except Exception as e:
-            add_location(e, f"{_name(self.fn)}, on {self.event}", learn)
+            add_location(e, f"{_name(self.fn)}, on {event}", learn)
             raise
+
+    def _has_number(self, number: int) -> bool:
+        low = 0 if self.after is None else self.after
+        high = inf if self.before is None else self.before
+        return low < number < high and number % self.every == 0
 
     def remove(self) -> None:
         """Stop listening, at once; a second call does nothing."""
         self.active = False
         self.learn.remove_cb(self)
 
-    def __call__(self, learn: Loop) -> Any:
+    def __call__(self, *args: Any) -> Any:
         """Call the function."""
-        return self.fn(learn)
+        return self.fn(*args)
 
     def __enter__(self) -> Self:
         """Return the handle."""
@@ -113,8 +161,16 @@ class OnEvent(Callback):
         self.remove()
 
     def __repr__(self) -> str:
-        """Show the event and the function."""
-        return f"on({self.event!r}, {_name(self.fn)})"
+        """Show the events and the function."""
+        return f"on({', '.join(map(repr, self.events))}, {_name(self.fn)})"
+
+
+def _takes_nothing(fn: Callable[..., Any]) -> bool:
+    """Return whether `fn` takes no argument; what has no signature takes the Learner."""
+    try:
+        return not inspect.signature(fn).parameters
+    except (TypeError, ValueError):
+        return False
 
 
 class LambdaCB(Callback):

@@ -68,8 +68,14 @@ class Shortened:
         return self.shortened_to if declared is None else min(self.shortened_to, declared)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the batches."""
-        return islice(iter(self.dl), self.shortened_to)
+        """Yield the batches; whoever stops before their end closes the loader's iterator."""
+        batches = iter(self.dl)
+        try:
+            yield from islice(batches, self.shortened_to)
+        except GeneratorExit:
+            if callable(close := getattr(batches, "close", None)):
+                close()
+            raise
 
     def __getattr__(self, name: str) -> Any:
         if name == "dl":  # not there yet: a copy is being made

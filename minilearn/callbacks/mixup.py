@@ -1,13 +1,15 @@
-"""Train on mixtures of samples: MixUpCB and CutMixCB."""
+"""Train on mixtures of samples: MixUpCB, CutMixCB, and MixCB, which chooses one for each batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Beta
 
@@ -35,6 +37,18 @@ class Mixed:
     def hard(self) -> Tensor:
         """Return for each sample the target with the larger weight."""
         return torch.where(_like(self.weight, self.a) >= 0.5, self.a, self.b)
+
+    def soft(self, n_classes: int, smoothing: float = 0.0) -> Tensor:
+        """Return the targets as probabilities (B, K), smoothed as timm does it.
+
+        A cross-entropy with `label_smoothing` needs no such targets: its loss is the same.
+
+        Args:
+            n_classes: K.
+            smoothing: the part of each target that all K classes share.
+        """
+        hot = [F.one_hot(t, n_classes) * (1 - smoothing) for t in (self.a, self.b)]
+        return torch.lerp(hot[1], hot[0], self.weight[:, None]) + smoothing / n_classes
 
     def compare(self, loss_func: Callable[..., Tensor], preds: Any, targets: Any) -> Tensor:
         """Return the loss of `preds`: each sample's two losses, weighted, then reduced.
@@ -166,6 +180,57 @@ class CutMixCB(MixUpCB):
         cut = rows[:, :, None] & columns[:, None, :]  # (B, H, W)
         weight = 1 - cut.float().mean((1, 2))
         return partial(_patch, cut=cut, weight=weight), weight
+
+
+class MixCB(Callback):
+    """Mix each training batch by one of several callbacks, or not at all.
+
+    >>> MixCB([MixUpCB(0.2), CutMixCB(1.0)], prob=0.8, until=180)
+
+    Args:
+        mixers: the callbacks.
+        prob: the probability that a batch is mixed.
+        switch: of two callbacks, the probability of the second; of more, each is equally likely.
+        until: the epoch from which nothing is mixed.
+
+    Raises:
+        ValueError: there is no callback, or a probability is not within 0 and 1.
+
+    Events: before_batch
+    Order:  TRANSFORM
+    Reads:  training, epoch, batch
+    Writes: batch
+
+    Source: the options of timm's Mixup, which has one weight for a batch.
+    """
+
+    order = Order.TRANSFORM
+
+    def __init__(
+        self,
+        mixers: Sequence[MixUpCB],
+        prob: float = 1.0,
+        switch: float = 0.5,
+        until: int | None = None,
+    ) -> None:
+        if not mixers or not (0 <= prob <= 1 and 0 <= switch <= 1):
+            raise ValueError(
+                "MixCB takes one or several callbacks, and prob and switch from 0 to 1; "
+                f"got {mixers}, {prob}, {switch}"
+            )
+        self.mixers, self.prob, self.switch, self.until = list(mixers), prob, switch, until
+
+    def before_batch(self, learn: Loop) -> None:
+        """Choose, and mix the batch."""
+        if learn.training and (self.until is None or learn.epoch < self.until):
+            chance, choice = random.random(), random.random()  # torch's would be read from a tensor
+            if chance < self.prob:
+                n = len(self.mixers)
+                self.mixers[choice < self.switch if n == 2 else int(choice * n)].before_batch(learn)
+
+    def __repr__(self) -> str:
+        """Show the callbacks and when they work."""
+        return f"MixCB({self.mixers}, prob={self.prob})"
 
 
 def _stretch(side: Tensor, size: int) -> Tensor:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..base.batch import describe
 from ..base.text import did_you_mean
+from ..core.callback import attribute
 from ..core.events import EVENTS
 from ..core.history import COUNTERS
 from ..core.learner import Loop
@@ -21,6 +22,8 @@ class Monitor:
         name: a column such as "valid_loss" or "accuracy".
         mode: "min" or "max", the direction that is better; "min" where the name ends in "loss".
         min_delta: by how much more than this a value must beat the best.
+        relative: `min_delta` is a fraction of the best value.
+        score: a function of the Learner whose value is read in the place of a column.
 
     Attributes:
         best: the best value so far, None before the first.
@@ -29,15 +32,23 @@ class Monitor:
         ValueError: the direction is neither given nor known.
     """
 
-    def __init__(self, name: str, mode: str | None = None, min_delta: float = 0.0) -> None:
+    def __init__(
+        self,
+        name: str,
+        mode: str | None = None,
+        min_delta: float = 0.0,
+        relative: bool = False,
+        score: Callable[[Loop], float] | None = None,
+    ) -> None:
         if mode is None and name.endswith("loss"):
             mode = "min"
         if mode not in ("min", "max"):
             raise ValueError(f"say what is better for {name!r}: mode='min' or 'max'; got {mode!r}")
         if not min_delta >= 0:
             raise ValueError(f"min_delta is 0 or more, got {min_delta}")
-        self.name, self.mode, self.min_delta = name, mode, min_delta
+        self.name, self.mode, self.min_delta, self.relative = name, mode, min_delta, relative
         self.best: float | None = None
+        self.score = score
         self._seen = self._warned = False
 
     def check(self, learn: Loop) -> None:
@@ -49,6 +60,8 @@ class Monitor:
         Raises:
             KeyError: neither the loop nor the MetricsCB has such a column.
         """
+        if self.score is not None:
+            return
         known = []
         for metrics in (cb for cb in learn.cbs if hasattr(cb, "all_metrics")):
             known += metrics.names
@@ -75,7 +88,7 @@ class Monitor:
             KeyError: there was a validation, and there is no such column.
             TypeError: the column holds something else than one number.
         """
-        value = learn.row.get(self.name)
+        value = learn.row.get(self.name) if self.score is None else self.score(learn)
         if value is not None:
             self._seen = True
             try:
@@ -107,7 +120,7 @@ class Monitor:
 
     def _may_come(self, learn: Loop) -> bool:
         """Return whether an epoch with a finished batch could have given the column."""
-        metrics = getattr(learn, "metrics", None)
+        metrics = attribute(learn, "metrics")
         if metrics is None or (self.is_of_training and learn.plan.stream is None):
             return False  # nobody measures, or nothing is trained
         given = [name for name in metrics.names if name in learn.row]
@@ -122,7 +135,7 @@ class Monitor:
         if self.best is None:
             return True
         gain = self.best - value if self.mode == "min" else value - self.best
-        return gain > self.min_delta
+        return gain > self.min_delta * (abs(self.best) if self.relative else 1)
 
     def update(self, value: float) -> bool:
         """Return whether `value` is better, and keep it as the best if so."""
@@ -149,7 +162,7 @@ class Monitor:
 
 def _has_parts(loss_func: Any) -> bool:
     """Return whether a loss may be a dict of named parts; those of torch never are."""
-    module = getattr(loss_func, "__module__", None) or ""
+    module = getattr(getattr(loss_func, "func", loss_func), "__module__", None) or ""
     return not module.startswith("torch.")
 
 

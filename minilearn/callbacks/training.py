@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..base.batch import compare, describe
-from ..core.callback import Callback
+from ..base.batch import DEFAULT_LOSS, check_default_loss, compare, describe
+from ..core.callback import Callback, attribute
 from ..core.dispatch import default_actions
 from ..core.events import CancelFitException, Order
 from ..core.learner import Loop
@@ -35,7 +35,8 @@ class TrainCB(Callback):
         targets: keys of a dict batch for the loss, one or several.
         sample_weight: where a batch has a weight for each sample: the position in a tuple (2 in
             `(x, y, w)`), or the key in a dict. The loss is then the mean of weight times loss over
-            the samples (or the sum, if that is the loss function's reduction).
+            the samples (or the sum, if that is the loss function's reduction), and metric functions
+            with a parameter `sample_weight` get the weights.
 
     Raises:
         ValueError: there are weights, and the loss function has no `reduction`.
@@ -72,17 +73,20 @@ class TrainCB(Callback):
 
     def get_loss(self, learn: Loop) -> None:
         """Compute the loss; without a loss function take the model's own."""
-        if learn.loss_func is None:
+        loss_func = learn.loss_func
+        if loss_func is None:
             learn.preds, loss = own_loss(learn.preds)
         else:
             targets = self.split(learn.batch)[2]
             if self.targets and not len(targets) and isinstance(learn.batch, Mapping):
                 raise KeyError(self._lacks(self.targets[0], learn.batch))
-            if self.sample_weight is None:
-                loss = compare(learn.loss_func, learn.preds, targets)
+            if loss_func is DEFAULT_LOSS and not getattr(learn, "iter", 0):
+                check_default_loss(learn.preds, targets)
+            weight = self.weight_of(learn.batch)
+            if weight is None:
+                loss = compare(loss_func, learn.preds, targets)
             else:
-                weight = self._weight(learn.batch)
-                loss = weighted_loss(learn.loss_func, learn.preds, targets, weight)
+                loss = weighted_loss(loss_func, learn.preds, targets, weight)
         if not isinstance(loss, Tensor) and isinstance(loss, Mapping):
             learn.loss_parts = dict(loss)
             loss = loss["loss"] if "loss" in loss else sum(loss.values())
@@ -146,9 +150,14 @@ class TrainCB(Callback):
         except KeyError as e:
             raise KeyError(self._lacks(e.args[0], batch)) from e
 
-    def _weight(self, batch: Any) -> Tensor:
+    def weight_of(self, batch: Any) -> Tensor | None:
+        """Return the weight of each sample, None where no `sample_weight` is named.
+
+        Raises:
+            KeyError: the batch has no such item.
+        """
         try:
-            return batch[self.sample_weight]
+            return None if self.sample_weight is None else batch[self.sample_weight]
         except (KeyError, IndexError, TypeError) as e:
             raise KeyError(
                 f"the batch has no sample_weight={self.sample_weight!r}: it is {describe(batch)}"
@@ -240,7 +249,7 @@ def inputs_and_targets(learn: Any) -> tuple[Any, Any]:
 
 def split_by_owner(learn: Any) -> tuple[Any, Mapping, Any]:
     """Return positional inputs, keyword inputs and targets, as the owner of `get_loss` splits."""
-    owner, batch = learn.owner("get_loss") if hasattr(learn, "owner") else None, learn.batch
+    owner, batch = attribute(learn, "owner")("get_loss"), learn.batch
     if (split := getattr(owner, "split", None)) is not None:
         return split(batch)
     known = isinstance(batch, (tuple, list, Mapping, Tensor))
@@ -294,11 +303,10 @@ def adds_up(learn: Any) -> bool:
 
     A `get_loss` of the user's may divide it, so then this is False.
     """
-    loss_func = getattr(learn, "loss_func", None)
+    loss_func = attribute(learn, "loss_func")
     keywords = getattr(loss_func, "keywords", {})  # of a partial
     reduction = keywords.get("reduction", getattr(loss_func, "reduction", None))
-    usual = getattr(learn, "answers_by_default", bool)
-    return reduction == "sum" and usual("get_loss")
+    return reduction == "sum" and attribute(learn, "answers_by_default")("get_loss")
 
 
 def loss_by_sample(loss_func: Any) -> Any:

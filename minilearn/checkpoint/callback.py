@@ -8,12 +8,14 @@ import re
 import signal
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minilearn.base.text import whole
+from minilearn.base.state_dict import fit_modules, keep, loss_parameters
+from minilearn.base.text import few, whole
 from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 from minilearn.core.plan import parse_every
@@ -24,10 +26,11 @@ from ..core.events import CancelBatchException, CancelException, CancelFitExcept
 from ..distributed.barrier import Requests, processes_of
 from ..distributed.ddp import is_sharded
 from .files import SUFFIX, Background, holds_run, is_checkpoint, newest_first, remove, write
-from .fit_state import Resume, capture
+from .fit_state import Resume, capture, find_position
 from .process_state import gather_states
 from .sharded import save_shards
 from .signals import Signals
+from .weights import SAFE, save
 
 if TYPE_CHECKING:
     from minilearn.core.learner import Loop
@@ -47,7 +50,13 @@ class CheckpointCB(Callback, Requests):
         keep: how many to keep: the newest, or the best where something is monitored; None for all.
         monitor: a column of the history, such as "accuracy". A round with one of the `keep` best
             values is saved whatever `every` says; one whose value is not finite is not saved.
-        mode: "min" or "max"; "min" where the name ends in "loss".
+        mode: "min" or "max"; "min" where the name ends in "loss", "max" with `score`.
+        score: monitor what this function of the Learner returns after each round.
+        weights_only: save the weights alone, as `learn.save` does: no fit can go on from them. Of
+            several CheckpointCBs `resume=True` asks one that saves more.
+        name: a pattern for the file's name: "{epoch:03}-{accuracy:.4f}" has the number of an epoch
+            and the column of its row; there are "{steps}" and "{value}", the monitored value, too.
+            Within an epoch, where a column is not known yet, the usual name is used.
         save_last: save at the end of the fit whatever `every` says; where something is monitored,
             keep the newest beside the best.
         on_exception: save the current state when an error ends the fit of a single process.
@@ -62,11 +71,11 @@ class CheckpointCB(Callback, Requests):
 
     Raises:
         ValueError: an argument makes no sense, or there is no direction for `monitor`.
-        KeyError: nobody provides the column `monitor`.
+        KeyError: nobody provides the column `monitor`, or one in `name`.
         OSError: the file before could not be written.
 
-    Events: before_fit, after_step, cleanup_batch, after_round, cleanup_round, after_fit,
-        cleanup_fit
+    Events: before_fit, before_epoch, after_step, cleanup_batch, after_round, cleanup_round,
+        after_fit, cleanup_fit
     Order:  SAVE
     Reads:  everything
     Writes:
@@ -82,6 +91,9 @@ class CheckpointCB(Callback, Requests):
         monitor: str | None = None,
         mode: str | None = None,
         *,
+        score: Callable[[Loop], float] | None = None,
+        weights_only: bool = False,
+        name: str | None = None,
         save_last: bool = True,
         on_exception: bool = True,
         signals: Sequence[str] = ("SIGTERM", "SIGUSR1"),
@@ -91,7 +103,17 @@ class CheckpointCB(Callback, Requests):
         self.every, self.unit = parse_every(every, ("epoch", "step", "minutes"))
         self.keep = None if keep is None else whole("keep", keep, of="files (None keeps all)")
         self.folder, self.save_last = Path(folder), save_last
+        if monitor is not None and score is not None:
+            raise ValueError("give monitor= (a column) or score= (a function), not both")
+        if name is not None and re.search(r"[/\\\0]", name):
+            raise ValueError(f"name is a pattern for a file's name in {folder}, got {name!r}")
         self.monitor: Any = None if monitor is None else Monitor(monitor, mode)
+        if score is not None:
+            self.monitor = Monitor("score", mode or "max", score=score)
+        self.weights_only, self.name = weights_only, name
+        self.suffix = SAFE if weights_only else SUFFIX
+        if weights_only:  # clean-up is in reverse order: a whole checkpoint knows of these files
+            self.order = Order.SAVE + 1
         self.on_exception, self.background, self.exact = on_exception, background, exact
         # Windows has no SIGUSR1
         self._numbers = [getattr(signal, name) for name in signals if hasattr(signal, name)]
@@ -101,7 +123,7 @@ class CheckpointCB(Callback, Requests):
     def _reset(self, together: bool = False) -> None:
         self.signals = Signals(self._numbers, together)
         self.run, self.files = os.urandom(6).hex(), []
-        self._due, self._value = False, None
+        self._due, self._value, self._last, self._undos = False, None, None, []
         self._saved: tuple | None = None  # what the newest file holds: updates and place
         if self.monitor is not None:
             self.monitor.reset()
@@ -113,6 +135,11 @@ class CheckpointCB(Callback, Requests):
         self._reset(together=processes_of(learn) is not None)
         if self.monitor is not None:
             self.monitor.check(learn)
+        if is_sharded(learn.model) and (names := [*loss_parameters(learn)]):
+            raise ValueError(
+                f"checkpoints of sharded weights hold the model alone, and {few(names)} would be "
+                "lost: use Learner(..., train_loss=False), or make them parameters of the model"
+            )
         self._where, self._clock = self.folder, time.monotonic()
         if learn.scratch is not None:
             self._where = learn.scratch / self.folder.name
@@ -134,6 +161,12 @@ class CheckpointCB(Callback, Requests):
                 stacklevel=2,
             )
 
+    def before_epoch(self, learn: Loop) -> None:
+        """Note the buffers: a validation that is broken off may move them, and is made again."""
+        if learn.valid_name is None:
+            modules = [] if learn.training else fit_modules(learn).values()
+            self._undos = [keep(module, weights=False) for module in modules]
+
     def after_step(self, learn: Loop) -> None:
         """Check whether it is time to save, and whether the last file could be written."""
         self._writer.check()
@@ -154,15 +187,21 @@ class CheckpointCB(Callback, Requests):
             self.signals.leave()  # a validation is made again: it has not changed anything
 
     def after_round(self, learn: Loop) -> None:
-        """Read the monitored value."""
+        """Read the monitored value; see that the row has what the file's name asks for."""
         self._value = None if self.monitor is None else self.monitor.read(learn)
+        if not learn.training:
+            self._stem(learn, self._value)
 
     def cleanup_round(self, learn: Loop) -> None:
         """Save the round when all other callbacks have finished it, or what an error left of it."""
         value, self._value = self._value, None
+        self._last = value
         if isinstance(learn.error, (type(None), CancelException)):
             self._end_round(learn, value)
-        elif isinstance(learn.error, Exception):
+            return
+        for undo in self._undos:
+            undo()
+        if isinstance(learn.error, Exception):
             # nothing can go on from weights that are not finite
             alone = not self.signals.together  # this process does not know the others' state
             if self.on_exception and alone and not isinstance(learn.error, FloatingPointError):
@@ -188,7 +227,8 @@ class CheckpointCB(Callback, Requests):
     def after_fit(self, learn: Loop) -> None:
         """Save the end."""
         is_saved = learn.iter is None or self._saved == (learn.steps_done, "round")
-        if self.save_last and not is_saved and self._is_finite(learn):
+        is_finite = self._last is None or math.isfinite(self._last)
+        if self.save_last and not is_saved and is_finite:
             self._save(learn)
 
     def cleanup_fit(self, learn: Loop) -> None:
@@ -197,11 +237,6 @@ class CheckpointCB(Callback, Requests):
         self._writer.join()
         if self.signals.number and isinstance(learn.error, (type(None), CancelException)):
             self.signals.leave()
-
-    def _is_finite(self, learn: Loop) -> bool:
-        """Return whether the last round's value, if there is one, is finite."""
-        value = learn.history[-1].get(self.monitor.name) if self.monitor is not None else None
-        return value is None or abs(value) < float("inf")
 
     # ---- several processes ----
 
@@ -226,15 +261,19 @@ class CheckpointCB(Callback, Requests):
         name = self._name(learn, value)
         overwrite = name in dict(self.files)  # the same update, saved before its validation
         self.files = [f for f in self.files if f[0] != name] + [[name, value]]
-        state = capture(learn)
-        self._saved = state["steps"], state["place"]
+        self._saved = learn.steps_done, find_position(learn)
         old = self._to_delete()
         self.files = [f for f in self.files if f[0] not in old]
-        if sharded:
-            save_shards(learn, state, self._where / name, overwrite)
+        if self.weights_only:
+            save(learn, self._where / name)
+            self._remove([] if rank() else old)
+        elif sharded:
+            save_shards(learn, capture(learn), self._where / name, overwrite)
             self._remove([] if rank() else old)
         else:
-            task = partial(self._write, state, self.files[-1], old, overwrite, time.time_ns())
+            task = partial(
+                self._write, capture(learn), self.files[-1], old, overwrite, time.time_ns()
+            )
             self._writer.run(task) if self.background else task()
 
     def _write(
@@ -262,11 +301,26 @@ class CheckpointCB(Callback, Requests):
         if value is not None:
             what = re.sub(r"[^0-9A-Za-z_.+-]+", "_", self.monitor.name)
             stem += f"-{what[:100]}={value:.6g}"
-        name, number = stem + SUFFIX, 1
+        with suppress(KeyError):  # within an epoch a column may be unknown yet
+            stem = self._stem(learn, value) or stem
+        name, number = stem + self.suffix, 1
         while self._is_taken(name, learn):
             number += 1
-            name = f"{stem}-{number}{SUFFIX}"
+            name = f"{stem}-{number}{self.suffix}"
         return name
+
+    def _stem(self, learn: Loop, value: float | None) -> str | None:
+        """Return the name that the pattern makes, None where there is no pattern."""
+        if self.name is None:
+            return None
+        known = {**learn.row, "epoch": learn.epoch, "steps": learn.steps_done}
+        known |= {} if value is None else {"value": value}
+        try:
+            return self.name.format(**known).removesuffix(self.suffix)
+        except KeyError as e:
+            raise KeyError(
+                f"name={self.name!r}: there is no {e}; there are {', '.join(known)}"
+            ) from e
 
     def _is_taken(self, name: str, learn: Loop) -> bool:
         """Return whether a file belongs to another run, or to another callback of this fit."""
@@ -319,7 +373,8 @@ class CheckpointCB(Callback, Requests):
         self.run, self.files = state["run"], []
         for name, value in state["files"]:
             other = Path(state["folder"], name)
-            if holds_run(self.folder / name, self.run):
+            here = self.folder / name
+            if here.is_file() if self.weights_only else holds_run(here, self.run):
                 self.files.append([name, value])
             elif is_checkpoint(other) and not _same_folder(other.parent, self.folder):
                 self.files.append([os.fspath(other), value])

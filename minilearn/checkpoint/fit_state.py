@@ -1,20 +1,18 @@
 """The state of a fit: captured between two updates, and restored so that it goes on to the bit.
 
-A place is "round" (a round is complete), "pass" (inside a training epoch), "validation" (the
-training epoch is complete, its validation is not), or "epoch" (no epoch has begun).
+Its position is "round" (a round is complete), "training" (inside a training epoch), "validation"
+(the training epoch is complete, its validation is not), or "epoch" (no epoch has begun).
 """
 
 from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from minilearn.base.batch import n_batches
 from minilearn.base.seed import random_states, restore_random_states
 from minilearn.base.state_dict import (
     clean_state,
@@ -26,13 +24,11 @@ from minilearn.base.state_dict import (
     rest_of,
 )
 from minilearn.base.text import differences
-from minilearn.core.callback import Callback, order_of
+from minilearn.core.callback import Callback
 from minilearn.core.events import Order
 from minilearn.core.history import History
-from minilearn.core.learner import name_of
-from minilearn.core.nested import takes_part
 from minilearn.core.plan import Plan
-from minilearn.core.stream import Stream, load_loader_state, loader_state, pick_loader, set_epoch
+from minilearn.core.stream import Stream, load_loader_state, loader_state, set_epoch
 
 from ..base.files import CorruptFileError
 from ..base.rank import rank
@@ -49,6 +45,14 @@ from .process_state import (
     settings_of,
     unpacked,
 )
+from .program import (
+    changes_training,
+    describe_loaders,
+    describe_program,
+    has_constant_rate,
+    loaders_of,
+    warn_of,
+)
 from .sharded import load_shards
 
 if TYPE_CHECKING:
@@ -57,10 +61,10 @@ if TYPE_CHECKING:
 
 def capture(learn: Loop) -> dict[str, Any]:
     """Return everything that a fit needs to go on from here, serialisable and on the CPU."""
-    plan, place = learn.plan, find_place(learn)
+    plan, position = learn.plan, find_position(learn)
     sharded, modules = is_sharded(learn.model), fit_modules(learn)
     has_weights = "model" in modules and not sharded
-    failed = place == "pass" and "epoch" not in learn.levels
+    failed = position == "training" and "epoch" not in learn.levels
     redo = failed and plan.steps_done == plan.steps_before  # the current batch made no update
     stream = None if plan.stream is None else plan.stream.state_dict()
     if redo and stream and stream["taken"]:
@@ -68,7 +72,7 @@ def capture(learn: Loop) -> dict[str, Any]:
     state = {
         "minilearn": version("minilearn"),
         "torch": torch.__version__,
-        "place": place,
+        "position": position,
         "exact": not failed,
         "stage": learn.stage,
         "epoch": learn.epoch,
@@ -88,7 +92,7 @@ def capture(learn: Loop) -> dict[str, Any]:
         },
         "settings": {name: settings_of(cb) for name, cb in named_cbs(learn.cbs)},
         "program": describe_program(learn),
-        "loaders": {name: loader_state(dl) for name, dl in _loaders(learn)},
+        "loaders": {name: loader_state(dl) for name, dl in loaders_of(learn)},
         "stream": stream,
         "random": packed(random_states()),
         "processes": of_processes(learn),
@@ -104,7 +108,7 @@ def completed(state: dict[str, Any]) -> dict[str, Any]:
     Raises:
         CorruptFileError: it lacks what no fit can go on without.
     """
-    if missing := [part for part in ("place", "epoch", "steps", "model") if part not in state]:
+    if missing := [part for part in ("position", "epoch", "steps", "model") if part not in state]:
         raise CorruptFileError(f"the checkpoint has no {', '.join(missing)}")
     empty = "optimizer callbacks loaders random row data settings program plan"
     parts: dict[str, Any] = {part: {} for part in empty.split()} | {
@@ -115,7 +119,7 @@ def completed(state: dict[str, Any]) -> dict[str, Any]:
         "exact": True,
     }
     missing = [part for part in parts if part not in state]
-    if state["place"] == "pass" and "stream" in state and state["stream"] is None:
+    if state["position"] == "training" and "stream" in state and state["stream"] is None:
         missing.append("stream")
     now = packed(random_states())
     random = now | state.get("random", {})
@@ -127,8 +131,8 @@ def completed(state: dict[str, Any]) -> dict[str, Any]:
     return parts | state | {"random": random}
 
 
-def find_place(learn: Loop) -> str:
-    """Return the place of the Learner in its fit."""
+def find_position(learn: Loop) -> str:
+    """Return the position of the Learner in its fit."""
     last = learn.history[-1] if learn.history else None
     if last is not None and (last is learn.row or _is_of(last, learn)):
         return "round"
@@ -136,7 +140,7 @@ def find_place(learn: Loop) -> str:
         return "epoch"
     if not learn.training:
         return "validation"
-    return "pass" if learn.plan.stream.begun else "epoch"
+    return "training" if learn.plan.stream.begun else "epoch"
 
 
 def _is_of(row: dict[str, Any], learn: Loop) -> bool:
@@ -161,32 +165,36 @@ class Resume(Callback):
 
     def __init__(self, state: dict[str, Any], exact: bool = False) -> None:
         # a validation is made again from its start
-        self.saved = begun_anew(state) if state["place"] == "validation" else state
+        self.saved = begun_anew(state) if state["position"] == "validation" else state
         self.exact, self._waits, self._lines = exact, True, []
 
     def before_fit(self, learn: Loop) -> None:
         """Restore what lasts for a fit, and set the epoch with which it goes on."""
         state, plan = self.saved, learn.plan
-        first = (state["epoch"] or 0) + (state["place"] == "round")
+        first = (state["epoch"] or 0) + (state["position"] == "round")
         self._check_total(plan, first)
         self._say_if_done(plan, first)
-        self._lines = load_lasting(learn, state, keep_lr=plan.lr is not None)
+        for name, described in describe_loaders(learn).items():  # before their seeds are restored
+            self._lines += differences(
+                state["data"].get(name, {}), described, f"{name} loader, {{}}"
+            )
+        self._lines += load_lasting(learn, state, keep_lr=plan.lr is not None)
         if not state["exact"]:
             warnings.warn(
                 "the checkpoint was saved when an error ended an epoch: the fit goes on with that "
                 "batch, but not to the bit, and the metrics of that epoch begin there",
                 stacklevel=2,
             )
-        for name, dl in _loaders(learn):
+        for name, dl in loaders_of(learn):
             if name in state["loaders"]:
                 load_loader_state(dl, state["loaders"][name])
         plan.start_at(
             first,
             state["steps"],
-            trained=state["place"] == "validation",
-            resumed=state["steps_before"] if state["place"] == "pass" else None,
+            trained=state["position"] == "validation",
+            resumed=state["steps_before"] if state["position"] == "training" else None,
         )
-        if plan.cuts and state["place"] == "round":  # the fit looks ahead in it
+        if plan.cuts and state["position"] == "round":  # the fit looks ahead in it
             self._restore_stream(learn, plan.train_dl)
         # before a validation, too: after it the loop restores these
         restore_random_states(unpacked(state["random"]))
@@ -196,7 +204,7 @@ class Resume(Callback):
         if not self._waits:
             return
         self._waits, state = False, self.saved
-        if state["place"] in ("pass", "validation"):
+        if state["position"] in ("training", "validation"):
             self._go_to_batch(learn)
         self._warn_of_changes(learn)
 
@@ -205,7 +213,7 @@ class Resume(Callback):
         load_frozen(learn, state)
         load_callbacks(learn, state)
         learn.row = dict(state["row"])
-        if state["place"] == "pass":
+        if state["position"] == "training":
             plan.first_batch = state["batches"]
             self._restore_stream(learn, learn.dl)
         elif plan.cuts:
@@ -230,7 +238,7 @@ class Resume(Callback):
         state = self.saved
         total, done = (plan.n_steps, state["steps"]) if plan.n_steps else (plan.n_epochs, first)
         if (
-            state["place"] == "round"
+            state["position"] == "round"
             and total is not None
             and total == done
             and not plan.cuts
@@ -243,7 +251,7 @@ class Resume(Callback):
             )
 
     def _check_total(self, plan: Any, first: int) -> None:
-        state, inside = self.saved, self.saved["place"] in ("pass", "validation")
+        state, inside = self.saved, self.saved["position"] in ("training", "validation")
         epochs = first + inside
         if plan.cuts and state["stream"]:
             epochs = state["stream"]["passes"] + ("loader" in state["stream"])
@@ -258,28 +266,19 @@ class Resume(Callback):
     def _warn_of_changes(self, learn: Loop) -> None:
         """Compare the checkpoint with what the program says now, and say what differs."""
         saved = self.saved
-        lines = [
-            *self._lines,
-            *(line for cb in learn.cbs for line in getattr(cb, "differences", ())),
-        ]
-        lines += differences(saved["program"], describe_program(learn))
-        for name, described in describe_loaders(learn).items():
-            lines += differences(saved["data"].get(name, {}), described, f"{name} loader, {{}}")
-        if lines:
-            changes = "\n  ".join(dict.fromkeys(lines))
-            warnings.warn(
-                f"this is not the fit that was saved:\n  {changes}\nIt goes on with the saved "
-                "options of optimizer, schedules and scaler (fit(lr=...) sets another rate), and "
-                "with the data, callbacks and metrics that are here.",
-                stacklevel=2,
-            )
+        program = describe_program(learn)
+        if has_constant_rate(learn):
+            del program["schedules"]
+        lines = self._lines + differences(saved["program"], program)
+        lines += [line for cb in learn.cbs for line in getattr(cb, "differences", ())]
+        warn_of(lines)
 
 
 def load_lasting(learn: Loop, state: dict[str, Any], keep_lr: bool = False) -> list[str]:
     """Restore what outlives a fit: weights, optimizer, history, counters, callbacks' states.
 
     Returns:
-        A line for each option of the optimizer that differs from what it had.
+        A line for each option of the optimizer, and each callback, that is not what was saved.
     """
     modules, source = fit_modules(learn), "the checkpoint"
     load_frozen(learn, state)
@@ -295,8 +294,7 @@ def load_lasting(learn: Loop, state: dict[str, Any], keep_lr: bool = False) -> l
         lines, learn.plan.options = found
     learn.plan.epoch, learn.plan.steps_done = state["epoch"], state["steps"]
     learn.history = History(dict(row) for row in state["history"])
-    load_callbacks(learn, state, warn=True)
-    return lines
+    return lines + load_callbacks(learn, state)
 
 
 def load_frozen(learn: Loop, state: dict[str, Any]) -> None:
@@ -307,56 +305,26 @@ def load_frozen(learn: Loop, state: dict[str, Any]) -> None:
             load_rest(module, saved)
 
 
-def load_callbacks(learn: Loop, state: dict[str, Any], warn: bool = False) -> None:
-    """Load the state of each callback, which `match` has found."""
-    saved, here = state["callbacks"], dict(named_cbs(learn.cbs))
-    found, lines = match({name: {} for name in saved} | state["settings"], here)
+def load_callbacks(learn: Loop, state: dict[str, Any]) -> list[str]:
+    """Load the state of each callback, which `match` has found; return what differs."""
+    saved, settings, here = state["callbacks"], state["settings"], dict(named_cbs(learn.cbs))
+    found, lines = match({name: {} for name in saved} | settings, here)
     for name, cb in here.items():
-        if (
-            found.get(name) in saved
-        ):  # a copy: it is loaded twice within an epoch, and some modify it
-            cb.load_state_dict(copy.deepcopy(saved[found[name]]))
-    if warn:
-        lost = [name for name in saved if name not in found.values()]
-        new = [name for name, cb in here.items() if found.get(name) not in saved and _state_of(cb)]
-        for names, what in ((lost, "is in the checkpoint only"), (new, "is not in the checkpoint")):
-            if names:
-                lines.append(f"the state of {', '.join(names)} {what}")
-        for line in lines:
-            warnings.warn(line, stacklevel=2)
-
-
-def describe_program(learn: Loop) -> dict[str, Any]:
-    """Return what else decides about the training: the callbacks that change it, and the loss."""
-    schedules = range(Order.SCHEDULE, Order.DEFAULT)
-    cbs = [cb for cb in learn.cbs if takes_part(cb) or order_of(cb) in schedules]
-    return {
-        "callbacks": ", ".join(type(cb).__name__ for cb in sorted(cbs, key=order_of)),
-        "batches for an update": learn.plan.batches_in(0),
-        "loss": name_of(learn.loss_func),
-    }
-
-
-def describe_loaders(learn: Loop) -> dict[str, dict[str, Any]]:
-    """Return what is known of the data that each loader serves."""
-    return {
-        name: {
-            "batches": n_batches(dl),
-            "batch_size": getattr(dl, "batch_size", None),
-            "samples": n_batches(getattr(dl, "dataset", None)),
-            "sampler": type(getattr(dl, "sampler", None)).__name__,
-        }
-        for name, dl in _loaders(learn)
-    }
+        theirs = found.get(name, "")
+        if theirs in saved:  # a copy: it is loaded twice within an epoch, and some modify it
+            cb.load_state_dict(copy.deepcopy(saved[theirs]))
+        elif _state_of(cb):
+            lines.append(f"the state of {name} is not in the checkpoint")
+        if changes_training(cb):
+            made, ours = settings.get(theirs, {}), settings_of(cb)
+            shown = {"repr": ours.pop("repr")}
+            del ours["class"]  # a script may be moved
+            lines += differences(made, ours, f"{name} {{}}") or differences(made, shown, name)
+    lost = saved.keys() - found.values()
+    if has_constant_rate(learn):
+        lost -= {name for name in lost if "schedule" in saved[name]}
+    return lines + [f"the state of {name} is in the checkpoint only" for name in sorted(lost)]
 
 
 def _state_of(cb: Any) -> dict[str, Any] | None:
     return cb.state_dict() or None
-
-
-def _loaders(learn: Loop) -> Iterator[tuple[str, Any]]:
-    for name, training in (("train", True), ("valid", False)):
-        if (dl := pick_loader(learn.dls, training)) is not None:
-            yield name, dl
-    for name in getattr(learn.dls, "named", ()):
-        yield f"valid {name}", learn.dls[name]

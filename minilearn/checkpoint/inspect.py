@@ -12,9 +12,9 @@ from ..core.history import format_value
 from .files import SUFFIX, find_existing
 from .weights import read_weights
 
-PLACES = {
+POSITIONS = {
     "round": "after epoch {epoch}",
-    "pass": "in epoch {epoch}, after {batches} batches",
+    "training": "in epoch {epoch}, after {batches} batches",
     "validation": "in epoch {epoch}, before its validation",
     "epoch": "before epoch {epoch}",
 }
@@ -40,7 +40,7 @@ def contents(path: str | Path) -> str:
 
 def _lines(state: dict[str, Any]) -> Iterator[str]:
     yield f"  made by     minilearn {state['minilearn']}, torch {state['torch']}"
-    yield f"  place       {PLACES[state['place']].format(**state)}; {state['steps']} updates"
+    yield f"  position    {POSITIONS[state['position']].format(**state)}; {state['steps']} updates"
     plan = ", ".join(f"{k}={v}" for k, v in state["plan"].items() if v is not None)
     yield f"  fit         {plan or 'none'}"
     yield f"  model       {_sizes(state['model'] or {})}"

@@ -18,12 +18,14 @@ from .callback import CheckpointCB
 from .files import find, find_existing, read, write
 from .fit_state import Resume, capture, completed, load_lasting
 from .process_state import for_process
+from .program import warn_of
 from .sharded import save_shards
 
 
 def resume_callbacks(self: Loop, resume: Any, cbs: list[Any]) -> list[Resume]:
     """Return the callback that continues a fit from a checkpoint; none where there is no file."""
-    checkpoints = next((cb for cb in (*cbs, *self.cbs) if isinstance(cb, CheckpointCB)), None)
+    savers = (cb for cb in (*cbs, *self.cbs) if isinstance(cb, CheckpointCB))
+    checkpoints = next((cb for cb in savers if not cb.weights_only), None)
     if resume is True:
         if checkpoints is None:
             raise ValueError(
@@ -95,4 +97,4 @@ def load_checkpoint(self: Loop, path: str | Path) -> None:
     with preserved_random_states():
         if self.opt is None and state["optimizer"] is not None and self.lr is not None:
             self.opt = self._new_opt(self.lr)
-        load_lasting(self, state)
+        warn_of(load_lasting(self, state))

@@ -104,7 +104,7 @@ def _own_random_states(state: dict[str, Any], rank: int) -> dict[str, Any]:
 def _moved(state: dict[str, Any], group: int, new_group: int) -> dict[str, Any]:
     """Convert the position in an epoch to other numbers of samples in a step of all processes."""
     state = begun_anew(state) | {"data": {}, "program": {}}
-    if state["place"] != "pass":
+    if state["position"] != "training":
         return state
     stream = state["stream"] | {"taken": state["stream"]["taken"] * group // new_group}
     return state | {"stream": stream, "batches": state["batches"] * group // new_group}
@@ -138,10 +138,12 @@ def named_cbs(cbs: list[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def settings_of(cb: Any) -> dict[str, str]:
-    """Return what a callback was made with, as far as it keeps it under the same names."""
+    """Return its class, and what a callback was made with, as far as it keeps or shows it."""
+    cb = getattr(cb, "as_given", cb)  # a ParamSchedCB may move its attributes
     names = inspect.signature(type(cb).__init__).parameters
-    found = {name: vars(cb)[name] for name in names if name in getattr(cb, "__dict__", {})}
-    return {name: re.sub(r" at 0x\w+", "", repr(value)) for name, value in found.items()}
+    kept = {name: vars(cb)[name] for name in names if name in getattr(cb, "__dict__", {})}
+    kept |= {"repr": cb, "class": type(cb)}
+    return {name: re.sub(r" at 0x\w+", "", repr(value)) for name, value in kept.items()}
 
 
 def match(

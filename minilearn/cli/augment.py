@@ -46,23 +46,21 @@ class Aug:
         return [f"aug.{name}" for name in ("crop", "jitter", "auto") if getattr(self, name)]
 
 
-def check_aug(*, aug: Aug = Aug(), **_: Any) -> None:  # noqa: B008
-    """Raise BadInput if torchvision is needed and cannot be imported."""
+def image_transform(aug: Aug, size: Any) -> Callable[[Any], Any] | None:
+    """Return a transform of PIL images; None where nothing of torchvision is asked for.
+
+    Raises:
+        BadInput: torchvision cannot be imported.
+    """
     if not (names := aug.of_torchvision):
-        return
+        return None
     try:
-        import torchvision.transforms.v2  # noqa: F401
+        return ImageTransform(aug, size)
     except (ImportError, RuntimeError) as e:  # RuntimeError: it was built for another torch
-        verb = "need" if len(names) > 1 else "needs"
         raise BadInput(
-            f"{', '.join(names)} {verb} torchvision, which cannot be imported here: {e}; "
+            f"torchvision cannot be imported here, for {', '.join(names)}: {e}; "
             "aug.flip, aug.shift and aug.erase do without"
         ) from e
-
-
-def image_transform(aug: Aug, size: Any) -> Callable[[Any], Any] | None:
-    """Return a transform of PIL images; None where nothing of torchvision is asked for."""
-    return ImageTransform(aug, size) if aug.of_torchvision else None
 
 
 class ImageTransform:
@@ -83,21 +81,18 @@ class ImageTransform:
         self.rest = v2.Compose(transforms) if transforms else None
 
     def __call__(self, image: Any) -> Any:
-        """Return a transformed image."""
+        """Return a transformed image: a PIL image, or a tensor (C, H, W)."""
         if self.crop is not None:
-            image = self.crop(self.size or image.size[::-1])(image)  # PIL: (W, H)
+            shape = image.shape[1:] if hasattr(image, "shape") else image.size[::-1]  # PIL: (W, H)
+            image = self.crop(self.size or tuple(shape))(image)
         return image if self.rest is None else self.rest(image)
 
 
 def batch_augmentation(aug: Aug) -> list[Any]:
     """Return the callbacks that augment whole training batches on their device."""
-    from torch import nn
-
-    from minilearn import BatchTransformCB, RandErase, RandomCrop, RandomFlip, tfm_batch
+    from minilearn import AugmentCB, RandErase, RandomCrop, RandomFlip
 
     transforms = [RandomFlip(aug.flip)] if aug.flip else []
     transforms += [RandomCrop(aug.shift)] if aug.shift else []
     transforms += [RandErase(aug.erase, per_sample=True)] if aug.erase else []
-    if not transforms:
-        return []
-    return [BatchTransformCB(partial(tfm_batch, tfm_x=nn.Sequential(*transforms)), on_val=False)]
+    return [AugmentCB(*transforms)] if transforms else []

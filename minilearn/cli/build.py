@@ -9,11 +9,12 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from minilearn.data.images.image_dls import image_dls
 from minilearn.nn.registry import create_model, from_plain, model_maker, named_object
-from minilearn.nn.timm_models import TIMM
+from minilearn.nn.timm_models import HUB, TIMM, data_config
 
 from .augment import Aug, batch_augmentation, image_transform
 from .values import (
@@ -84,16 +85,19 @@ def build_dls(
     return minilearn.DataLoaders.from_dd(sample, bs, normalize=normalize, seed=seed, **shared)
 
 
-def timm_normalization(model: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mean and std that a model of timm was trained with, unless the user gave some."""
-    if not str(model).startswith(TIMM) or values.get("mean") is not None:
-        return {}
-    if not values.get("normalize", True):
-        return {}
-    from minilearn.nn.timm_models import normalisation
+def timm_options(model: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how images were prepared for a model of timm, as far as the user does not say it.
 
+    These are mean and std and, where images are resized, interpolation and crop_pct.
+    """
+    name = str(model).removeprefix(TIMM)
+    if not str(model).startswith((TIMM, HUB)):
+        return {}
     is_grey = values.get("data") is None and values.get("channels") is None
-    return normalisation(model.removeprefix(TIMM), 1 if is_grey else values.get("channels") or 3)
+    config = data_config(name, 1 if is_grey else values.get("channels") or 3)
+    wanted = ["mean", "std"] if values.get("normalize", True) else []
+    wanted += ["interpolation", "crop_pct"] if values.get("size") else []
+    return {key: config[key] for key in wanted if key in config and values.get(key) is None}
 
 
 # ---- model ----
@@ -108,7 +112,7 @@ def check_model(
     for name, value in arguments_for(maker, model_args, "model_args", model).items():
         with blamed(f"model_args.{name}"):
             from_plain(value)
-    if pretrained and not model.startswith(TIMM):
+    if pretrained and not model.startswith((TIMM, HUB)):
         raise BadInput(f"--pretrained: only models of timm have such weights, {model} has none")
 
 
@@ -123,7 +127,7 @@ def build_model(
 
     Args:
         dls: the loaders.
-        model: cnn or resnet (ours), timm/NAME (timm is installed with torchvision), or
+        model: cnn or resnet (ours), timm/NAME or hf-hub:NAME (of timm, if it is installed), or
             package.module:function, which returns a model
         pretrained: start from the weights of timm's model, which are downloaded once
         model_args: further arguments of the network: --model_args.nfs '[8, 16]'
@@ -159,11 +163,18 @@ def check_learner(
     opt_args: Any = None,
     device: str | None = None,
     ema: float | None = None,
+    swa: float | None = None,
+    mixup: float | None = None,
+    cutmix: float | None = None,
     **_: Any,
 ) -> None:
     """Raise BadInput for arguments that `build_learner` cannot use."""
-    if ema == 1:
-        raise BadInput("--ema takes a decay below 1, got 1: the average would never move")
+    if 1 in (ema, swa):
+        raise BadInput(f"--{'ema' if ema else 'swa'} is below 1: the average would never move")
+    if None not in (ema, swa):
+        raise BadInput("--ema and --swa: one average is evaluated, give one of them")
+    if None not in (mixup, cutmix):
+        raise BadInput("--mixup and --cutmix: a batch is mixed once, give one of them")
     with blamed("--opt"):
         _optimizer(opt, opt_args)
     pick_device(device)
@@ -176,11 +187,16 @@ def build_learner(
     opt: str = "adamw",
     opt_args: dict[str, Any] | None = None,
     wd: NonNegativeFloat | None = None,
+    layer_decay: PositiveFloat | None = None,
+    freeze: bool | str = False,
     amp: Literal["bf16", "fp16"] | None = None,
     ema: ClosedUnitInterval | None = None,
+    swa: ClosedUnitInterval | None = None,
     accum: PositiveInt = 1,
     clip: PositiveFloat | None = None,
     mixup: PositiveFloat | None = None,
+    cutmix: PositiveFloat | None = None,
+    smoothing: ClosedUnitInterval = 0.0,
     compile: bool = False,
     channels_last: bool = False,
     aug: Aug = Aug(),  # noqa: B008
@@ -196,11 +212,16 @@ def build_learner(
             name is Nesterov's with momentum 0.9: --opt_args '{momentum: 0.9, nesterov: true}'
         opt_args: further arguments of the optimizer: --opt_args.betas '[0.9, 0.95]'
         wd: weight decay, not for norms and biases; by default the optimizer's own, for all
+        layer_decay: the rate of a layer as a fraction of that of the next one: 0.75
+        freeze: all but the last layer do not learn; or those with these names: 'stem,layer*'
         amp: half precision where that is safe
         ema: decay of an average of the weights, which is evaluated and saved: 0.999
+        swa: evaluate and save the mean of the weights from this fraction of the updates on: 0.75
         accum: batches for an update
         clip: the largest norm of the gradients
         mixup: mix pairs of training images; alpha of the beta distribution: 0.4
+        cutmix: paste a rectangle of another training image into each; alpha, as for mixup: 1
+        smoothing: how much of each target is spread over all classes, in the validation, too: 0.1
         compile: compile the network with torch.compile
         channels_last: store images with the channels last
         aug: augmentation of the training images
@@ -211,17 +232,23 @@ def build_learner(
     where = pick_device(device)
     options = {
         ml.EMACB: ema,
+        ml.SWACB: swa,
         ml.GradAccumCB: accum if accum > 1 else None,
         ml.ClipGradCB: clip,
         ml.MixUpCB: mixup,
+        ml.CutMixCB: cutmix,
     }
     cbs = [*_training_callbacks(where, amp), *(cb(x) for cb, x in options.items() if x is not None)]
     cbs += [ml.CompileCB()] if compile else []
     cbs += [ml.ChannelsLastCB()] if channels_last else []
     func, arguments = _optimizer(opt, opt_args)
-    make = ml.optimizer(func, wd=wd, **arguments)
+    make = ml.optimizer(func, wd=wd, layer_decay=layer_decay, **arguments)
     cbs += batch_augmentation(aug)
-    return ml.Learner(net.to(where), dls, class_loss, cbs=cbs, opt_func=make)
+    loss = partial(class_loss, smoothing=smoothing) if smoothing else class_loss
+    learn = ml.Learner(net.to(where), dls, loss, cbs=cbs, opt_func=make)
+    if freeze:
+        learn.freeze(*(freeze.split(",") if isinstance(freeze, str) else ()))
+    return learn
 
 
 def _optimizer(opt: str, opt_args: Any) -> tuple[Any, dict[str, Any]]:
@@ -245,19 +272,23 @@ def _training_callbacks(device: torch.device, amp: str | None) -> list[Any]:
     return [*train, ml.MetricsCB(accuracy=class_accuracy), ml.ProgressCB()]
 
 
-def class_loss(preds: Tensor, targs: Tensor, reduction: str = "mean") -> Tensor:
+def class_loss(
+    preds: Tensor, targs: Tensor, reduction: str = "mean", smoothing: float = 0.0
+) -> Tensor:
     """Return the cross-entropy of classes (B,), or the binary one of several labels (B, K).
 
     Args:
         preds: logits (B, K).
         targs: class indices, or floats 0 and 1.
         reduction: as in torch's losses.
+        smoothing: how much of a target is spread over all classes, or both answers of a label.
     """
     import torch.nn.functional as F
 
-    several = targs.is_floating_point()
-    loss = F.binary_cross_entropy_with_logits if several else F.cross_entropy
-    return loss(preds, targs, reduction=reduction)
+    if targs.is_floating_point():
+        targs = targs * (1 - smoothing) + smoothing / 2
+        return F.binary_cross_entropy_with_logits(preds, targs, reduction=reduction)
+    return F.cross_entropy(preds, targs, reduction=reduction, label_smoothing=smoothing)
 
 
 def class_accuracy(preds: Tensor, targs: Tensor) -> Tensor:

@@ -16,19 +16,9 @@ from pathlib import Path
 from typing import Any, get_origin
 
 import yaml
-from jsonargparse import ActionConfigFile, ArgumentError, ArgumentParser
+from jsonargparse import ActionConfigFile, ArgumentError, ArgumentParser, Namespace
 
-from .values import (
-    YAML,
-    BadInput,
-    WholeInt,
-    members,
-    near_option,
-    read_config,
-    type_name,
-    wrong_value,
-    yaml_text,
-)
+from .values import YAML, BadInput, members, near_option, one_line, read_config, yaml_text
 
 BAD_INPUT = 2
 INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
@@ -69,79 +59,68 @@ class Options:
         own = list(inspect.signature(fn).parameters)
         if taken := [name for name in own if name in GENERAL]:
             raise TypeError(f"rename the argument {taken[0]}: all programs have --{taken[0]}")
-        shared = [name for name in own[supplied:] if name in self.kinds or self._inside(name)]
+        shared = [name for name in own[supplied:] if name in self.kinds or self._is_group(name)]
         parser: Any = self.parser.add_argument_group(title) if title else self.parser
         add = parser.add_class_arguments if isinstance(fn, type) else parser.add_function_arguments
         skip = {*own[:supplied], *shared}
         self.arguments[fn] = shared + add(fn, skip=skip, fail_untyped=False, as_group=False)
-        actions: Any = self.parser._actions
-        for action in actions:
+        for action in self.parser._actions:
             kind = getattr(action, "_typehint", None)
             if kind is not None and not action.dest.endswith(".help"):
-                action._typehint = WholeInt if kind is int else kind
                 action.option_strings = [word for word in action.option_strings if word[-1] != "+"]
                 self.kinds[action.dest] = kind
-            elif action.dest not in (*GENERAL, "help"):  # --group FILE, --group.help
-                action.help = SUPPRESS
 
     def call(self, fn: Callable[..., Any], *supplied: Any, values: Mapping[str, Any]) -> Any:
         """Call a function with its own of the values."""
-        arguments = {name: values[name] for name in self.arguments[fn]}
-        known = inspect.signature(fn).parameters.values()
-        first = [p.name for p in known if p.kind is p.POSITIONAL_ONLY and p.name in arguments]
-        return fn(*supplied, *[arguments.pop(name) for name in first], **arguments)
+        return fn(*supplied, **{name: values[name] for name in self.arguments[fn]})
 
     def parse(
-        self, words: Sequence[str], configs: Iterable[tuple[str, Mapping[str, Any]]] = ()
+        self, words: Sequence[str], configs: Iterable[Mapping[str, Any]] = ()
     ) -> dict[str, Any] | None:
         """Return the value of each argument by name; None after `--help` and `--print_config`.
 
-        `self.config` holds the same as YAML can hold it.
+        `self.config` holds the same as YAML can hold it, `self.typed` the names among the words.
 
         Args:
             words: those of the command line; they win over the files that they name with `-c`.
-            configs: mappings that the files win over, and how messages name them.
+            configs: mappings that the files win over.
 
         Raises:
             BadInput: an option is not known, has a value that it does not take, or is missing.
             OSError: a file cannot be read.
         """
         if {"-h", "--help"} & {*words}:
-            alone = [_usage(name, self.kinds[name]) for name in self._positional()]
+            alone = [
+                _usage(name, self.kinds[name]) for name in self.positional if name in self.kinds
+            ]
             self.parser.usage = " ".join(["%(prog)s", *alone, "[options]"])
             self.parser.print_help()
             return None
         pairs = self._read(words)
-        files = [(path, read_config(path)) for key, path in pairs if key == "config"]
-        given: dict[str, tuple[str, Any]] = {}  # the place and the value of each option
-        for file, config in [*configs, *files]:
-            given |= self._flat(config, f"{file}: ")
-        text = yaml_text({key: value for key, (_, value) in given.items()})
-        pairs = [pair for pair in pairs if pair[0] not in ("config", "debug")]
-        said = [f"--{key}={self._listed(key, value)}" for key, value in pairs]
-        given |= {key: ("--", value) for key, value in pairs}
+        self.typed = {key for key, _ in pairs}
+        texts = [*configs, *(read_config(value) for key, value in pairs if key == "config")]
+        if wrong := {key for text in texts for key in text} & {*GENERAL}:
+            raise BadInput(f"{wrong.pop()} is no option of a file")
+        said = [f"--config={yaml_text(text)}" for text in texts if text]
+        said += [f"--{key}={value}" for key, value in pairs if key not in ("config", "debug")]
         try:
-            found = self.parser.parse_args([f"--config={text}", *said], env=False)
+            found = self.parser.parse_args(said, env=False)
         except SystemExit:  # after --print_config
             return None
         except ArgumentError as e:
-            raise BadInput(self._explained(e, given)) from e
-        for key, kind in self.kinds.items():
-            if found[key] is None and key in given and type(None) not in members(kind):
-                raise BadInput(wrong_value(kind, None, f"{given[key][0]}{key}"))
+            text = one_line(e)
+            unknown = re.search(r"ption '(\S+)'", text)
+            raise BadInput(text + (near_option(unknown[1], self.kinds) if unknown else "")) from e
+        for key, kind in self.kinds.items():  # jsonargparse takes null, and values for groups
+            group = key.rpartition(".")[0]
+            if group and not isinstance(found.get(group), Namespace):
+                raise BadInput(f"{group} is a group of options, got {found.get(group)!r}")
+            if found[key] is None and self.parser.get_default(key) is not None:
+                if type(None) not in members(kind):
+                    raise BadInput(f"{key}: it has a value by default, and takes no null")
         del found["config"]
         self.config = yaml.safe_load(self.parser.dump(found))
         return vars(self.parser.instantiate(found))
-
-    def _explained(self, e: ArgumentError, given: Mapping[str, tuple[str, Any]]) -> str:
-        text = " ".join(str(e).split())
-        if missing := re.search("arguments are required: (.+)", text):
-            return f"missing: {missing[1]}; give it as an option, or in a file with -c"
-        named = re.match(r'Parser key "([\w.]+)"', text)
-        key = named[1] if named else ""
-        if key not in given or key not in self.kinds:
-            return text
-        return wrong_value(self.kinds[key], given[key][1], f"{given[key][0]}{key}")
 
     def _option(self, key: str) -> str:
         """Return the option that a key is, or belongs to as `opt_args.betas` does, or ""."""
@@ -149,36 +128,11 @@ class Options:
             key = key.rpartition(".")[0]
         return key
 
-    def _positional(self) -> list[str]:
-        return [name for name in self.positional if name in self.kinds]
-
-    def _inside(self, group: str) -> list[str]:
-        return [key for key in self.kinds if key.startswith(f"{group}.")]
-
-    def _flat(self, config: Any, where: str, prefix: str = "") -> dict[str, tuple[str, Any]]:
-        """Return the options in a configuration, with dots in their names, and `where`."""
-        flat: dict[str, tuple[str, Any]] = {}
-        for name, value in config.items():
-            key = f"{prefix}{name}"
-            inside = self._inside(key)
-            if self._option(key):
-                flat[key] = where, value
-            elif isinstance(value, Mapping) and (inside or value):
-                flat |= self._flat(value, where, f"{key}.")
-            elif not inside:
-                raise BadInput(f"{where}{key} is no option{near_option(key, self.kinds)}")
-            elif value is not None:
-                raise BadInput(f"{where}{key} is a group ({', '.join(inside)}), got {value!r}")
-        return flat
-
-    def _listed(self, key: str, value: str) -> str:
-        """Return a, b as [a, b] where that is what the option takes."""
-        return f"[{value}]" if _is_list(self.kinds.get(key)) and value[:1] != "[" else value
-
-    # ---- the words of a command line ----
+    def _is_group(self, name: str) -> bool:
+        return any(key.startswith(f"{name}.") for key in self.kinds)
 
     def _read(self, words: Sequence[str]) -> list[tuple[str, str]]:
-        """Return the options and values of a command line, in its order."""
+        """Return the options and values of a command line, as jsonargparse takes them."""
         kinds = {**GENERAL, **self.kinds}
         pairs: list[tuple[str, str]] = []
         alone: list[str] = []
@@ -191,37 +145,30 @@ class Options:
             name, has_value, value = word.partition("=")
             key = "config" if name == "-c" else name[2:] if name.startswith("--") else ""
             key = key if self._option(key) else key.replace("-", "_")
-            positive = key.replace("no_", "", 1)
-            if key.count(".") > self._option(key).count(".") + 1 and self._option(key):
-                raise BadInput(f"--{key} is too deep; write --{key.rpartition('.')[0]} '{{…}}'")
-            if key in GENERAL or self._inside(key) or self._option(key):
-                value = value if has_value else self._value(key, kinds.get(key, dict), left)
-            elif kinds.get(positive) is bool and not has_value:
+            positive, kind = key.replace("no_", "", 1), kinds.get(key, dict)
+            if kinds.get(positive) is bool and key not in kinds and not has_value:
                 key, value = positive, "false"
-            else:
-                hint = near_option(name.lstrip("-"), [*kinds, "help"], "--")
+            elif not (key in GENERAL or self._option(key) or self._is_group(key)):
+                hint = near_option(name.lstrip("-"), kinds, "--")
                 raise BadInput(f"{name} is no option{hint}")
-            pairs.append((key, value))
-        return [*pairs, *self._placed(alone)]
-
-    def _value(self, key: str, kind: Any, left: deque[str]) -> str:
-        """Return the next word where it is the value of an option; "true" for a bool alone."""
-        following = left[0] if left and left[0][:2] != "--" and left[0] != "-c" else None
-        if following is not None and (kind is not bool or following.lower() in SWITCHED):
-            return left.popleft()
-        if bool in members(kind):
-            return "" if key == "print_config" else "true"
-        raise BadInput(f"--{key} needs a value ({type_name(kind)})")
-
-    def _placed(self, alone: Sequence[str]) -> list[tuple[str, str]]:
-        """Return the positional options, given as words without a name."""
-        known = self._positional()
-        values, rest = [*alone[: len(known)]], alone[len(known) :]
-        if len(values) == len(known) and known and _is_list(self.kinds[known[-1]]):
-            values[-1], rest = json.dumps([values[-1], *rest]), []
-        if rest:
-            raise BadInput(f"what is {rest[0]!r}? Write a value after its option: --key value")
-        return [*zip(known, values, strict=False)]
+            elif self._option(key) and key.count(".") > self._option(key).count(".") + 1:
+                raise BadInput(f"--{key} is too deep; write --{key.rpartition('.')[0]} '{{…}}'")
+            elif not has_value:
+                follows = left[0] if left and left[0][:2] != "--" and left[0] != "-c" else None
+                if follows is not None and (kind is not bool or follows.lower() in SWITCHED):
+                    value = left.popleft()
+                elif bool in members(kind):
+                    value = "" if key == "print_config" else "true"
+                else:
+                    raise BadInput(f"--{key} needs a value")
+            is_bare = _is_list(kind) and not value.startswith("[")
+            pairs.append((key, f"[{value}]" if is_bare else value))
+        known = [name for name in self.positional if name in kinds]
+        if known and len(alone) >= len(known) and _is_list(kinds[known[-1]]):
+            alone[len(known) - 1 :] = [json.dumps(alone[len(known) - 1 :])]
+        if len(alone) > len(known):
+            raise BadInput(f"what is {alone[len(known)]!r}? Write a value after its option")
+        return [*pairs, *zip(known, alone, strict=False)]
 
 
 def _usage(name: str, kind: Any) -> str:

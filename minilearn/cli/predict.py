@@ -123,7 +123,7 @@ def _own_data(model: Path, learn: Learner) -> Any:
     """Return the loaders of the run that made the model, with the model's own normalisation."""
     if not (model / CONFIG).is_file():
         raise ValueError(f"{model} has no {CONFIG} that names its data; name the data")
-    training = Training([], [(str(model / CONFIG), {**read_config(model / CONFIG), "aug": {}})])
+    training = Training([], {**read_config(model / CONFIG), "aug": {}})
     return training.build_dls(mean=learn.dls.pipeline.mean, std=learn.dls.pipeline.std)
 
 

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from minilearn.base.rank import rank
+
 from .values import BadInput, yaml_text
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ def check_folder(*, out: Path | None = None, resume: Any = None, **_: Any) -> No
     if out is None:
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise BadInput("several processes write one run: give all the same --out FOLDER")
-    elif is_first() and (out.is_file() or (out.is_dir() and any(out.iterdir()))):
+    elif rank() == 0 and (out.is_file() or (out.is_dir() and any(out.iterdir()))):
         raise BadInput(f"{out} is there already; give another --out, or continue it with --resume")
 
 
@@ -65,6 +67,24 @@ def run_folder(out: Any, resume: bool | str) -> Path:
     return max(runs, key=lambda run: (run / CONFIG).stat().st_mtime)
 
 
+def checkpoints_of(folder: Path, resume: bool | str) -> Path:
+    """Return the checkpoint from which a run goes on, or the folder of its checkpoints."""
+    is_file = isinstance(resume, str) and Path(resume).is_file()
+    return Path(str(resume)) if is_file else folder / CHECKPOINTS
+
+
+def is_over(checkpoints: Path, config: Mapping[str, Any]) -> bool:
+    """Return whether a run has come to the end that its configuration names."""
+    from minilearn.checkpoint.files import find
+
+    if (found := find(checkpoints)) is None:
+        return False
+    state, steps = found[1], config.get("steps")
+    if steps or config.get("valid_every"):  # which may cut an epoch
+        return bool(steps) and state["steps"] >= steps
+    return state["place"] == "round" and state["epoch"] + 1 >= config["epochs"]
+
+
 def new_folder() -> Path:
     """Make a folder in `runs` that is named after the time."""
     stem, number = RUNS / time.strftime("%Y-%m-%d_%H-%M-%S"), 1
@@ -76,21 +96,12 @@ def new_folder() -> Path:
     return folder
 
 
-def is_first() -> bool:
-    """Return whether this is the process that writes."""
-    from minilearn.base.rank import rank
-
-    return rank() == 0
-
-
 def run_callbacks(
     folder: Path, log: Sequence[str], every: int, keep: int, config: Mapping[str, Any]
 ) -> list[Any]:
-    """Write the configuration, and return the callbacks that record the run."""
+    """Return the callbacks that record the run."""
     import minilearn as ml
 
-    if is_first():
-        (folder / CONFIG).write_text(yaml_text(config), encoding="utf-8")
     makers = {
         "tensorboard": lambda: ml.TensorBoardCB(folder / "tensorboard", every),
         "csv": lambda: ml.CSVLoggerCB(folder / "log.csv", every),
@@ -103,18 +114,26 @@ def run_callbacks(
     return [ml.RunCB(folder, config=config), checkpoints, *loggers]
 
 
+def write_config(folder: Path, config: Mapping[str, Any]) -> None:
+    """Write the configuration of a run into its folder."""
+    from minilearn.checkpoint.files import replaced
+
+    if rank() == 0:
+        with replaced(folder / CONFIG) as file:
+            file.write(yaml_text(dict(config)).encode())
+
+
 def _mlflow_store(folder: Path) -> str | None:
     if "MLFLOW_TRACKING_URI" in os.environ:
         return None  # which MLflow reads itself
     return f"sqlite:///{(folder / 'mlflow.db').absolute().as_posix()}"
 
 
-def write_results(learn: Learner, folder: Path, title: str) -> None:
+def write_results(learn: Learner, folder: Path) -> None:
     """Write `history.csv`, `losses.png`, and the model as `minilearn predict` takes it."""
     write_model(learn, folder)
     learn.history.to_csv(folder / "history.csv")
-    title = f"{title}: loss after each epoch".lstrip(": ")
-    plot_losses(learn.history, folder / "losses.png", title)
+    plot_losses(learn.history, folder / "losses.png")
 
 
 def write_model(learn: Learner, folder: Path) -> None:
@@ -145,21 +164,12 @@ def _is_known(model: Any) -> bool:
     return ours or name.startswith(TIMM)
 
 
-def plot_losses(history: History, path: Path, title: str) -> None:
-    """Draw the training and the validation loss of each epoch to an image file."""
-    from matplotlib.figure import Figure  # without pyplot: no window system is asked for
-
-    from minilearn.base.plotting import as_written
-
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    ax: Any = figure.subplots()
-    epochs = [row["epoch"] for row in history]
-    for name in ("train_loss", "valid_loss"):
-        if name in history.columns:
-            ax.plot(epochs, history[name], marker="o", label=name.replace("_", " "))
-    ax.set(title=as_written(title), xlabel="epoch", ylabel="loss (cross-entropy)")
-    ax.xaxis.get_major_locator().set_params(integer=True)
-    ax.grid(alpha=0.3)
+def plot_losses(history: History, path: Path) -> None:
+    """Draw the training and the validation loss to an image file, where there are any."""
     if history:
-        ax.legend()
-    figure.savefig(path, dpi=120)
+        figure: Any = history.plot("loss", figsize=(7, 4.5)).flat[0].figure
+        figure.savefig(path, dpi=120)
+
+        from matplotlib import pyplot
+
+        pyplot.close(figure)

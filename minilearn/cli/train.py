@@ -8,17 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from minilearn.base.rank import rank
 from minilearn.nn.registry import named_object
 from minilearn.optim.sched_names import SCHEDULES, schedule
 
-from .augment import check_aug
 from .build import (
-    build_dls,
     build_learner,
     build_model,
     check_learner,
     check_model,
-    timm_normalization,
+    timm_options,
 )
 from .parser import INTERRUPTED, Options, about
 from .run_folder import (
@@ -27,9 +26,11 @@ from .run_folder import (
     LoggerName,
     begin,
     check_folder,
-    is_first,
+    checkpoints_of,
+    is_over,
     run_callbacks,
     run_folder,
+    write_config,
     write_results,
 )
 from .values import (
@@ -47,8 +48,7 @@ if TYPE_CHECKING:
 
 BUILDERS = {"build_dls": "data", "build_model": "network", "build_learner": "learner"}
 OURS = "minilearn.cli:"
-GO_ON = "For more, give the new total and a constant rate: --epochs N --sched none --lr 1e-4"
-Configs = Sequence[tuple[str, Mapping[str, Any]]]
+GO_ON = "For more, give the new total and the rate for it: --epochs N --lr 1e-4"
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,13 @@ def fit(
     resume: Path | None,
     /,
     epochs: PositiveInt = 5,
+    steps: PositiveInt | None = None,
+    valid_every: PositiveInt | None = None,
     lr: PositiveFloat | Literal["auto"] = 0.01,
     sched: str = "one_cycle",
     sched_args: dict[str, Any] | None = None,
     warmup: NonNegativeInt = 0,
+    patience: PositiveInt | None = None,
 ) -> None:
     """Train.
 
@@ -106,33 +109,26 @@ def fit(
         cbs: those that record the run.
         resume: a checkpoint, or a folder of them.
         epochs: epochs over the training images, in all
+        steps: updates in all, instead of epochs
+        valid_every: updates between two validations; by default there is one an epoch
         lr: the highest learning rate; auto searches for one first
         sched: its schedule: one_cycle, flat_cos, cosine, linear, none, timm/NAME of timm where
             that is installed, or package.module:factory
         sched_args: further arguments of the schedule: --sched_args.pct_start 0.3
         warmup: updates in which the rate rises to the schedule's
+        patience: end after so many validations in a row without a lower loss
     """
-    from minilearn import BatchSchedCB, LambdaCB
+    from minilearn import BatchSchedCB, EarlyStopCB
     from minilearn import warmup as warmed
-    from minilearn.optim.schedulers import set_lr
 
     rate: Any = lr  # auto was replaced before
-    begun: list[int] = []
-
-    def before_epoch(learn: Any) -> None:
-        begun.append(learn.epoch)
-        if resume and is_constant:  # a schedule that is over has left its last rate
-            for group in learn.opt.param_groups:
-                set_lr(group, rate)
-
-    is_constant = sched == "none" and not warmup
-    if not is_constant:
+    if sched != "none" or warmup:
         factory = _schedule(sched, sched_args)
         cbs = [*cbs, BatchSchedCB(warmed(factory, warmup) if warmup else factory)]
-    cbs = [*cbs, LambdaCB(before_epoch=before_epoch)]
-    learn.fit(epochs, lr=rate, cbs=cbs, resume=resume, on_interrupt="stop")
-    if resume and not begun:
-        print(f"nothing is left to train: {epochs} of {epochs} epochs are done. {GO_ON}")
+    cbs = [*cbs, EarlyStopCB(patience=patience)] if patience else cbs
+    total: Any = {"n_steps": steps} if steps else {"n_epochs": epochs}
+    every = (valid_every, "step") if valid_every else None
+    learn.fit(**total, lr=rate, cbs=cbs, valid_every=every, resume=resume, on_interrupt="stop")
 
 
 def _schedule(sched: str, sched_args: Any) -> Any:
@@ -178,7 +174,6 @@ def check_fit(*, sched: str = "none", sched_args: Any = None, **_: Any) -> None:
 
 
 CHECKS: dict[Any, Callable[..., None]] = {
-    build_dls: check_aug,
     build_model: check_model,
     build_learner: check_learner,
     fit: check_fit,
@@ -194,19 +189,21 @@ class Training:
 
     Args:
         words: those of the command line.
-        configs: configurations, and how messages name them; files that words name win over them.
+        config: a configuration; files that words name win over it.
         searches: whether this is `minilearn lr-find`.
     """
 
-    def __init__(self, words: Sequence[str], configs: Configs = (), searches: bool = False) -> None:
-        early = _early(words)
-        files = [(path, read_config(path)) for path in early.pop("config") or () if path]
-        said = {k: v for _, config in [*configs, *files, ("", early)] for k, v in config.items()}
+    def __init__(
+        self, words: Sequence[str], config: Mapping[str, Any] | None = None, searches: bool = False
+    ) -> None:
+        self.given = config or {}
+        configs, early = [self.given], _early(words)
+        files = [path for path in early.pop("config") or () if path]
+        said = {k: v for c in (*configs, *map(read_config, files), early) for k, v in c.items()}
         self.resumed: Mapping[str, Any] = {}  # the configuration of the run that goes on
         if not searches and said.get("resume") not in (None, False, "false", "null"):
-            configs = [_resumed(said, files), *configs]
-            self.resumed = configs[0][1]
-            said = {**self.resumed, **said}
+            self.resumed = _resumed(said, files)
+            configs, said = [self.resumed, *configs], {**self.resumed, **said}
         self.builders = [_builder(name, said.get(name)) for name in BUILDERS]
         name, command = ("lr-find", search_command) if searches else ("train", train_command)
         self.options = Options(f"minilearn {name}", about(command), ("data",))
@@ -224,16 +221,36 @@ class Training:
         for fn, names in self.options.arguments.items():
             if fn in CHECKS:
                 CHECKS[fn](**{name: self.values[name] for name in names})
-        sched = self.values.get("sched", "none")
-        if sched == "none" or sched not in SCHEDULES:
+        if self.resumed:
+            self._check_schedule()
+
+    def _check_schedule(self) -> None:
+        """Raise BadInput where the run that goes on would leave its schedule.
+
+        Where that is over, a new total and a rate that is typed make a constant rate of it.
+        """
+        old, new, typed = self.resumed, self.values, {*self.given, *self.options.typed}
+        if new["lr"] == "auto" and "lr" in old:  # it was searched for when the run began
+            new["lr"] = self.options.config["lr"] = old["lr"]
+            typed -= {"lr"}
+        names = ("epochs", "steps", "sched", "sched_args", "warmup")  # its length depends on these
+        changed = [name for name in names if new[name] != old.get(name, new[name])]
+        if not changed or old.get("sched") not in SCHEDULES or old["sched"] == "none":
             return
-        for name in ("epochs", "sched", "sched_args", "warmup"):  # what its length depends on
-            value, before = self.values[name], self.resumed.get(name, self.values[name])
-            if value != before:
-                raise BadInput(
-                    f"--{name} {value}: the run has the schedule {self.resumed['sched']} for "
-                    f"{self.resumed['epochs']} epochs, and goes on with it. {GO_ON}"
-                )
+        length = f"{old['steps']} updates" if old.get("steps") else f"{old['epochs']} epochs"
+        saved = checkpoints_of(run_folder(new["out"], new["resume"]), new["resume"])
+        if "sched" not in changed and is_over(saved, old):
+            new["sched"], why = "none", f"the schedule {old['sched']} is over after {length}"
+        else:
+            why = f"the run has the schedule {old['sched']} for {length}, and goes on with it"
+        if new["sched"] != "none":
+            raise BadInput(
+                f"--{changed[0]} {new[changed[0]]}: {why}; --sched none --lr 1e-4 ends it"
+            )
+        if "lr" not in typed:
+            raise BadInput(f"--{changed[0]}: {why}. Give the rate with which it goes on: --lr 1e-4")
+        new["warmup"], new["sched_args"] = 0, None
+        self.options.config |= {name: new[name] for name in ("sched", "sched_args", "warmup")}
 
     def build_dls(self, **over: Any) -> Any:
         """Return the loaders, with some values replaced."""
@@ -244,7 +261,7 @@ class Training:
         from minilearn import set_seed
 
         set_seed(self.values["seed"])
-        dls = self.build_dls(**timm_normalization(self.values.get("model"), self.values))
+        dls = self.build_dls(**timm_options(self.values.get("model"), self.values))
         net = self.options.call(self.builders[1], dls, values=self.values)
         return self.options.call(self.builders[2], dls, net, values=self.values)
 
@@ -258,14 +275,17 @@ class Training:
             config["lr"] = values["lr"] = learn.lr_find(plot=False).valley
             print(f"lr: {values['lr']:.3g} (auto)")
         folder = begin(run.out, run.resume)
-        resume = None
-        if run.resume:
-            is_file = isinstance(run.resume, str) and Path(run.resume).is_file()
-            resume = Path(run.resume) if is_file else folder / CHECKPOINTS
+        resume = checkpoints_of(folder, run.resume) if run.resume else None
+        if resume is None:
+            write_config(folder, config)
+        else:  # when the checkpoint was found to fit
+            learn.on("before_epoch", lambda learn: write_config(folder, config), once=True)
+            if is_over(resume, values):
+                print(f"nothing is left to train. {GO_ON}")
         cbs = run_callbacks(folder, run.log, run.log_every, run.keep, config)
         self.options.call(fit, learn, cbs, resume, values=values)
-        if is_first():
-            write_results(learn, folder, str(values.get("model", "")))
+        if rank() == 0:
+            write_results(learn, folder)
             print(f"{'stopped early; ' if learn.interrupted else ''}results are in {folder}")
         return learn
 
@@ -284,7 +304,7 @@ def train(config: Mapping[str, Any]) -> Learner:
     Raises:
         BadInput: an option is not known, or has a value that it does not take.
     """
-    training = Training([], [("config", config)])
+    training = Training([], config)
     training.check()
     return training.run()
 
@@ -321,15 +341,14 @@ def _early(words: Sequence[str]) -> dict[str, Any]:
     return {k: v for k, v in vars(known).items() if v is not None or k == "config"}
 
 
-def _resumed(said: Mapping[str, Any], files: Configs) -> tuple[str, dict[str, Any]]:
+def _resumed(said: Mapping[str, Any], files: Sequence[str]) -> dict[str, Any]:
     """Return the configuration of the run to resume, with its folder as `out`."""
     out = said.get("out")
-    if out is None and files and (Path(files[-1][0]).parent / CHECKPOINTS).is_dir():
-        out = Path(files[-1][0]).parent
+    if out is None and files and (Path(files[-1]).parent / CHECKPOINTS).is_dir():
+        out = Path(files[-1]).parent
     folder = run_folder(out, said["resume"])
     path = folder / CONFIG
-    config = read_config(path) if path.exists() else {}
-    return str(path), {**config, "out": str(folder)}
+    return {**(read_config(path) if path.exists() else {}), "out": str(folder)}
 
 
 def _builder(name: str, spec: Any) -> Callable[..., Any]:

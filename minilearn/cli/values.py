@@ -6,30 +6,29 @@ import difflib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from math import inf
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser, get_loader, set_dumper, set_loader
-from jsonargparse.typing import restricted_number_type
 
 from minilearn.base.text import did_you_mean
 
 if TYPE_CHECKING:
-    PositiveInt = NonNegativeInt = WholeInt = int
+    PositiveInt = NonNegativeInt = int
     PositiveFloat = NonNegativeFloat = ClosedUnitInterval = float
 else:
-    number = restricted_number_type
-    WholeInt = number("integer", int, [])  # takes 3.0 for 3, which `int` does not
-    PositiveInt = number("int above 0", int, [(">", 0), ("<", 2**63)])
-    NonNegativeInt = number("int from 0", int, [(">=", 0), ("<", 2**63)])
-    PositiveFloat = number("float above 0", float, [(">", 0), ("<", inf)])
-    NonNegativeFloat = number("float from 0", float, [(">=", 0), ("<", inf)])
-    ClosedUnitInterval = number("0 to 1", float, [(">=", 0), ("<=", 1), ("<", inf)])
+    from jsonargparse.typing import (  # noqa: F401
+        ClosedUnitInterval,
+        NonNegativeFloat,
+        NonNegativeInt,
+        PositiveFloat,
+        PositiveInt,
+    )
 
+HABITS = {"batch_size": "bs", "learning_rate": "lr", "optimizer": "opt", "weight_decay": "wd"}
 YAML = "minilearn"  # the name of the loader and dumper in jsonargparse
 
 
@@ -90,7 +89,7 @@ set_loader(YAML, get_loader("yaml"), exceptions=(yaml.YAMLError,))
 set_dumper(YAML, yaml_text)
 
 
-# ---- types, and what messages say of them ----
+# ---- what messages say ----
 
 
 def members(kind: Any) -> list[Any]:
@@ -98,58 +97,29 @@ def members(kind: Any) -> list[Any]:
     return [*get_args(kind)] if get_origin(kind) in (Union, UnionType) else [kind]
 
 
-def type_name(kind: Any) -> str:
-    """Return a type as a user reads it: "float | 'auto'"."""
-    if len(members(kind)) > 1:
-        return " | ".join(map(type_name, members(kind)))
-    text = kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
-    text = re.sub(r"[A-Za-z_]\w*\.", "", text)  # the module
-    text = re.sub(r"Literal\[(.*?)\]", lambda found: found[1].replace(", ", " | "), text)
-    return text.replace("NoneType", "null").replace("None", "null")
-
-
-def wrong_value(kind: Any, value: Any, where: str) -> str:
-    """Return the message for a value that is not of its type."""
-    words = re.findall(r"'(\w+)'", type_name(kind))
-    given = str(value[0] if isinstance(value, list) and len(value) == 1 else value).strip("[]")
-    hint = near_option(given, words)
-    return f"{where} takes {type_name(kind)}, got {'null' if value is None else repr(value)}{hint}"
+def one_line(e: ArgumentError) -> str:
+    """Return what jsonargparse says, with the bare names of options and types."""
+    text = " ".join(str(e).replace("typing.", "").split())
+    text = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", text)
+    text = re.sub(
+        r"Does not .* Subtypes: (\[.*\]) Errors: .* Given", r"Expected one of \1. Got", text
+    )
+    return re.sub(r'^Parser key "(.+?)":', r"\1:", text)
 
 
 def near_option(name: str, known: Iterable[str], dashes: str = "") -> str:
     """Return "; did you mean lr?", or nothing where no name is near.
 
-    A key in the wrong group is near to the one with its last name; `batch_size` is near to `bs`,
-    `optimizer` to `opt`.
+    A key in the wrong group is near to the one with its last name.
     """
-    last = name.rpartition(".")[2]
+    last = name.rpartition(".")[2].lower().replace("-", "_")
     ends = {key.rpartition(".")[2]: key for key in reversed([*known])}
-    initials = "".join(re.findall(r"(?:^|[-_]|(?=[A-Z]))(\w)", last)).lower()
-    starts = [end for end in ends if len(end) > 2 and last.startswith(end)]
-    near = difflib.get_close_matches(last.lower(), ends, 1, 0.6)
-    same = [end for end in (last, initials) if end in ends]
-    best = [*same, *difflib.get_close_matches(last, ends, 1, 0.8), *starts, *near]
-    return f"; did you mean {dashes}{ends[best[0]]}?" if best else ""
+    ends |= {theirs: ours for theirs, ours in HABITS.items() if ours in ends}
+    near = difflib.get_close_matches(last, ends, 1, 0.6)
+    return f"; did you mean {dashes}{ends[near[0]]}?" if near else ""
 
 
 # ---- arguments of a function that the user names ----
-
-
-def convert(kind: Any, value: Any, where: str) -> Any:
-    """Return a value that YAML gave as jsonargparse converts it to `kind`.
-
-    Raises:
-        BadInput: it cannot be; names `where` and the value.
-    """
-    parser = ArgumentParser(exit_on_error=False, parser_mode=YAML)
-    try:
-        parser.add_argument("--value", type=WholeInt if kind is int else kind)
-    except ValueError:  # jsonargparse does not know the type
-        return value
-    try:
-        return parser.instantiate(parser.parse_object({"value": value})).value
-    except ArgumentError as e:
-        raise BadInput(wrong_value(kind, value, where)) from e
 
 
 def arguments_for(
@@ -160,7 +130,7 @@ def arguments_for(
     skip: Sequence[str] = (),
     passed_to: Callable[..., Any] | None = None,
 ) -> dict[str, Any]:
-    """Return arguments for `fn`, converted to its annotations.
+    """Return arguments for `fn`, as jsonargparse converts them to its annotations.
 
     Args:
         fn: a function or a class; arguments that only its `**kwargs` take are not checked.
@@ -176,17 +146,20 @@ def arguments_for(
     taken = [*(_parameters(passed_to) if passed_to else []), *_parameters(fn)]
     known = {p.name: p for p in taken if p.name not in skip and "VAR_" not in p.kind.name}
     is_open = any(p.kind is p.VAR_KEYWORD for p in _parameters(passed_to or fn))
-    arguments = {}
+    parser, typed = ArgumentParser(exit_on_error=False), {}
     for name, value in (given or {}).items():
         if name in skip or (name not in known and not is_open):
             raise BadInput(f"{key}.{name} is no argument of {of}{did_you_mean(str(name), known)}")
-        kind = known[name].annotation if name in known else Any
-        is_free = isinstance(value, Mapping) or isinstance(kind, str) or kind in (Any, _EMPTY)
-        arguments[name] = value if is_free else convert(kind, value, f"{key}.{name}")
-    return arguments
-
-
-_EMPTY = inspect.Parameter.empty
+        kind = known[name].annotation if name in known else str
+        if not isinstance(kind, str) and not isinstance(value, Mapping):
+            with suppress(ValueError):  # jsonargparse does not know the type
+                parser.add_argument(f"--{key}.{name}", type=kind)
+                typed[name] = value
+    try:
+        found = parser.parse_object({key: typed}) if typed else {}
+    except ArgumentError as e:
+        raise BadInput(one_line(e)) from e
+    return {**(given or {}), **{name: found[f"{key}.{name}"] for name in typed}}
 
 
 def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:

@@ -7,18 +7,22 @@ of names.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+import warnings
+from collections.abc import Callable, Container, Iterable, Sequence
+from itertools import chain
 from typing import Any, ClassVar
 
 from ..base.batch import describe
+from ..base.foreign_names import ForeignNames, hint, public_names
+from ..base.text import few
 from .events import (
     ACTIONS,
     EVENTS,
-    PREFIXES,
     CancelException,
     Order,
     cancel_level,
     check_event,
+    is_meant_as_event,
     worst,
 )
 
@@ -28,7 +32,7 @@ LOCATION = re.compile(
 )  # how notes of `add_location` begin
 
 
-class Callback:
+class Callback(ForeignNames):
     """Base of all callbacks: define methods named after events, each takes the Learner.
 
     Listen to an event by its name (`def after_batch(self, learn)`), answer an action by its name
@@ -49,8 +53,9 @@ class Callback:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Check the names of the event methods."""
         super().__init_subclass__(**kwargs)
-        for name in dir(cls):
-            if name.startswith(PREFIXES) and callable(getattr(cls, name)):
+        theirs = (vars(base) for base in cls.__mro__ if not issubclass(base, Callback))
+        for name in {*vars(cls), *chain.from_iterable(theirs)}:  # own ones, and those of mixins
+            if is_meant_as_event(name) and callable(getattr(cls, name)):
                 check_event(name, f"{cls.__name__}.")
 
     def companions(self, learn: Any) -> Sequence[Any]:
@@ -75,6 +80,31 @@ class Callback:
         return f"{type(self).__name__}()"
 
 
+BARE: dict[str, Any] = {
+    "answers_by_default": lambda action: True,
+    "cbs": (),
+    "count": None,
+    "depth": 0,
+    "epoch": None,
+    "error": None,
+    "loss_func": None,
+    "loss_parts": None,
+    "metrics": None,
+    "n_items": None,
+    "opt": None,
+    "owner": lambda action: None,
+    "steps_done": None,
+    "training": None,
+    "valid_name": None,
+}
+"""What a learner-like class of a notebook may lack, with what our callbacks then take for it."""
+
+
+def attribute(learn: Any, name: str) -> Any:
+    """Return an attribute of the Learner, its default where a learner-like class lacks it."""
+    return getattr(learn, name, BARE[name])
+
+
 def order_of(cb: Any) -> int:
     """Return the slot of a callback; foreign objects without one come with the user's own."""
     return getattr(cb, "order", Order.DEFAULT)
@@ -95,17 +125,46 @@ def as_callbacks(cbs: Any) -> list[Any]:
     """
     if cbs is None:
         return []
-    if isinstance(cbs, type) or not isinstance(cbs, Iterable) or isinstance(cbs, Callback):
+    if isinstance(cbs, (type, str, Callback)) or not isinstance(cbs, Iterable):
         cbs = [cbs]
     cbs = [cb() if isinstance(cb, type) else cb for cb in cbs if cb is not None]
     for number, cb in enumerate(cbs):
-        if not isinstance(cb, Callback) and not any(hasattr(cb, n) for n in (*EVENTS, *ACTIONS)):
+        if isinstance(cb, str):
+            near = hint(cb, public_names(), n=1)
+            raise TypeError(f"cbs has the text {cb!r}, which is no callback: write an object{near}")
+        if not isinstance(cb, Callback) and not answers(cb):
+            here = hint(type(cb).__name__)
             raise TypeError(
-                f"{cb!r} is no callback: it has no method such as before_fit. Leave it out."
+                f"{cb!r} is no callback: it has no method such as before_fit{here}. Leave it out."
             )
         if any(cb is other for other in cbs[:number]):
             raise ValueError(f"{cb!r} stands twice in the callbacks, and so would run twice")
     return cbs
+
+
+def known_names(cb: Any) -> Container[str]:
+    """Return the names of all attributes of a callback; asking for one that lacks takes long."""
+    if getattr(type(cb), "__getattr__", None) is vars(ForeignNames)["__getattr__"]:
+        return set().union(vars(cb), *map(vars, type(cb).__mro__))
+    return (*EVENTS, *ACTIONS)  # it may find attributes in its own way
+
+
+def answers(cb: Any) -> bool:
+    """Return whether an object has a method named after an event or an action."""
+    names = known_names(cb)
+    return any(name in names and hasattr(cb, name) for name in (*ACTIONS, *EVENTS))
+
+
+def warn_of_silent(cbs: Iterable[Any]) -> None:
+    """Warn of callbacks that nobody will call."""
+    for cb in cbs:
+        if not answers(cb) and type(cb).companions is Callback.companions:
+            own = [name for name in vars(type(cb)) if not name.startswith("_")]
+            warnings.warn(
+                f"{cb!r} does nothing: it answers no event and no action, such as after_batch"
+                f" (it has {few(own) or 'no methods'})",
+                stacklevel=4,
+            )
 
 
 def run_cbs(cbs: Iterable[Any], method_nm: str, learn: Any = None) -> None:
@@ -126,14 +185,12 @@ def handler_table(
 
     Clean-ups are bundled into one handler that runs all of them, in reverse order.
     """
-    ordered = sorted(cbs, key=order_of)
+    ordered = [(cb, known_names(cb)) for cb in sorted(cbs, key=order_of)]
     table = {}
     for event in EVENTS:
-        methods = tuple(
-            getattr(cb, event) if wrap is None else wrap(event, getattr(cb, event))
-            for cb in ordered
-            if getattr(cb, event, None) is not None
-        )
+        found = [getattr(cb, event, None) for cb, names in ordered if event in names]
+        found = [method for method in found if method is not None]
+        methods = tuple(found if wrap is None else (wrap(event, m) for m in found))
         if methods and event.startswith("cleanup_"):
             methods = (CleanUp(event, methods[::-1]),)
         table[event] = methods
@@ -163,12 +220,17 @@ def call(method: Callable, args: tuple, where: str, learn: Any) -> Any:
     """Call `method`; see that what it raises says where, and cancels only what is running."""
     try:
         return method(*args)
-    except CancelException as e:
-        check_cancel(e, where, learn)
-        raise
     except Exception as e:
-        add_location(e, where, learn)
+        explain(e, where, learn)
         raise
+
+
+def explain(error: Exception, where: str, learn: Any) -> None:
+    """See that `error` says where it was raised, and cancels only what is running."""
+    if isinstance(error, CancelException):
+        check_cancel(error, where, learn)
+    else:
+        add_location(error, where, learn)
 
 
 def check_cancel(error: CancelException, where: str, learn: Any) -> None:
@@ -202,7 +264,7 @@ def add_location(error: BaseException, where: str, learn: Any) -> None:
     if any(LOCATION.match(note) for note in getattr(error, "__notes__", ())):
         return
     note = f"in {where}"
-    if getattr(learn, "epoch", None) is not None:
+    if attribute(learn, "epoch") is not None:
         phase = "training" if learn.training else "validation"
         note += f", epoch {learn.epoch}, batch {learn.iter} ({phase})"
         if learn.batch is not None:

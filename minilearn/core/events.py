@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable
 from enum import IntEnum
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
+from ..base.foreign_names import HOOKS_HERE, hint
 from ..base.text import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -12,7 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 ACTIONS = ("predict", "get_loss", "backward", "step", "zero_grad")
 """What the loop asks to be done; each has exactly one owner."""
 
-EVENTS: list[str] = [
+Event = Literal[
     "before_fit",
     "before_round",
     "before_epoch",
@@ -34,6 +35,7 @@ EVENTS: list[str] = [
     "after_fit",
     "cleanup_fit",
 ]
+EVENTS: list[str] = list(get_args(Event))
 """What callbacks may listen to, in firing order; a user's own levels are added at the end."""
 
 PREFIXES = ("before_", "after_", "cleanup_")
@@ -85,10 +87,17 @@ def check_event(name: str, where: str = "") -> None:
     """
     if name in EVENTS:
         return
-    hint = did_you_mean(name, EVENTS, n=1, cutoff=0.8)
     level = name.partition("_")[2] or name
     own = f"(a level of your own needs register_level({level!r}) first)"
-    raise TypeError(f"{where}{name} is not an event{hint} {own}")
+    near = hint(name, EVENTS, n=1, cutoff=0.8)
+    raise TypeError(f"{where}{name} is not an event{near} {own}")
+
+
+def is_meant_as_event(name: str) -> bool:
+    """Return whether a method's name is an event's, nearly one, or one of another framework."""
+    if name.startswith((*PREFIXES, "_")) or name in ACTIONS:
+        return name.startswith(PREFIXES)
+    return name in HOOKS_HERE or bool(did_you_mean(name, EVENTS, n=1, cutoff=0.9))
 
 
 class with_cbs:
@@ -116,13 +125,17 @@ class with_cbs:
 
         @wraps(f)
         def run(o: Any, *args: Any, **kwargs: Any) -> Any:
-            outer = getattr(o, "levels", ())
+            try:
+                outer, unheard = o.levels, o.unheard
+            except AttributeError:  # a class of the user's own
+                outer, unheard = getattr(o, "levels", ()), frozenset()
+                o.unheard = unheard
             o.levels = (*outer, level)
             try:
-                if before not in getattr(o, "unheard", ()):  # a call saved is a step nearer by hand
+                if before not in unheard:  # a call saved is a step nearer to the loop by hand
                     o.callback(before)
                 result = f(o, *args, **kwargs)
-                if fires_after and after not in getattr(o, "unheard", ()):
+                if fires_after and after not in o.unheard:
                     o.callback(after)
             except BaseException as raised:
                 o.levels = outer
@@ -133,7 +146,7 @@ class with_cbs:
                     raise left  # noqa: B904  what it replaces stays visible as its context
                 return None
             o.levels = outer
-            if cleanup in getattr(o, "unheard", ()):
+            if cleanup in o.unheard:
                 return result
             raised = _clean_up(o, cleanup, None)
             if raised is not None and not isinstance(raised, own_cancels(level, f)):

@@ -2,23 +2,58 @@
 
 from __future__ import annotations
 
+import inspect
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import wraps
+from typing import Any, TypedDict
 
 from torch import nn, optim
 
 from ..base.batch import n_batches
+from ..base.foreign_names import check_keywords
 from ..base.rank import rank
 from ..base.state_dict import fit_modules, loss_parameters
-from ..base.text import few
-from .callback import companions_of
-from .dispatch import Dispatch, check_owners
-from .events import CancelException
+from ..base.text import few, write_out
+from .callback import companions_of, warn_of_silent
+from .dispatch import Dispatch, check_owners, find_owners
+from .events import ACTIONS, ActionConflictError, CancelException
 from .history import History, in_order
 from .plan import Plan
 from .stream import Stream, check_loader, pick_loader
+
+
+class FitOptions(TypedDict, total=False):
+    """The keywords of `fit`, which other methods pass on to it."""
+
+    train: bool
+    valid: bool
+    n_steps: int | None
+    valid_every: Any
+    resume: Any
+    reset_opt: bool
+    on_interrupt: str
+
+
+def accepts_miniais_order(fit: Callable[..., None]) -> Callable[..., None]:
+    """Let a bool after the number of epochs mean `n_epochs, train, valid, cbs, lr`."""
+    names = inspect.signature(fit).parameters.keys()
+
+    @wraps(fit)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if len(args) > 1 and type(args[1]).__name__ in ("bool", "bool_"):  # numpy's too
+            rest = dict(zip(("train", "valid", "cbs", "lr"), args[1:], strict=False))
+            if len(args) > 5 or kwargs.keys() & rest.keys():
+                raise TypeError(
+                    f"fit({', '.join(map(repr, args))}, …) gives an argument twice, or too many: "
+                    "write fit(n_epochs, lr, cbs, train=…, valid=…)"
+                )
+            args, kwargs = args[:1], rest | kwargs
+        check_keywords(fit, kwargs, names)
+        return fit(self, *args, **kwargs)
+
+    return call
 
 
 class Fitting(Dispatch):
@@ -28,6 +63,8 @@ class Fitting(Dispatch):
         self, plan: Plan, train: bool, valid: bool, lr: float | slice | None, reset_opt: bool
     ) -> bool:
         """Check and set all that the fit needs; return whether it validates."""
+        if not self.depth:  # a nested run does not change what is known of the last fit
+            self.interrupts.begin()
         valid = valid and (not train or pick_loader(self.dls, False) is not None)
         for phase, wanted in ((True, train), (False, valid)):
             if wanted:
@@ -36,13 +73,14 @@ class Fitting(Dispatch):
             raise ValueError("n_steps counts updates, and train=False makes none; give n_epochs")
         plan.train_dl = pick_loader(self.dls, True)
         plan.n_batches = n_batches(plan.train_dl) if train else None
+        plan.frozen, plan.lr_seen = self.plan.frozen, self.plan.lr_seen
         self.plan, plan.lr = plan, lr
-        if not self.depth:  # a nested run does not change what is known of the last fit
-            self.interrupts.stopped = False
         self.iter = self.batch = self.preds = self.loss = self.loss_parts = None
         self.history, self.row = History(), {}
         self._resolve()
         check_owners(self, self._owners, train)
+        if not self.depth:
+            warn_of_silent(self.cbs)
         if train:
             self._make_opt(lr, reset_opt)
             if self.opt is None and self.answers_by_default("step"):
@@ -54,7 +92,7 @@ class Fitting(Dispatch):
         return valid
 
     def _make_opt(self, lr: float | slice | None, reset_opt: bool) -> None:
-        changed, self._lr_seen = self.lr != self._lr_seen, self.lr
+        changed, self.plan.lr_seen = self.lr != self.plan.lr_seen, self.lr
         if self.opt is not None and (self.opt_func is None or not reset_opt):
             if lr is None and changed:  # `learn.lr` was set since it had its last effect
                 lr = self.lr
@@ -85,24 +123,47 @@ class Fitting(Dispatch):
                 print(f"the loss is trained, too: {few([*params])} ({count:,} parameters)")
         return opt
 
+    def adds_usual(self, train: bool = True) -> bool:
+        """Return whether a fit adds the usual callbacks: none are listed, and an action is open."""
+        if not self._none_listed:
+            return False
+        try:
+            return not find_owners(self).keys() >= {*(ACTIONS if train else ACTIONS[:2])}
+        except ActionConflictError:  # the fit will say so
+            return False
+
+    def cbs_of_fit(self, train: bool = True) -> list[Any]:
+        """Return the callbacks of a fit that begins now."""
+        return self._usual_cbs((), self.cbs) if self.adds_usual(train) else list(self.cbs)
+
     @contextmanager
-    def _with_callbacks(self, cbs: list[Any]) -> Iterator[None]:
-        """Have callbacks for one fit, with the companions of all; they go when it is over."""
-        added = [cb for cb in cbs if not any(cb is mine for mine in self.cbs)]
+    def _with_callbacks(self, cbs: list[Any], train: bool) -> Iterator[None]:
+        """Have callbacks for one fit, with the companions of all; they go when it is over.
+
+        The usual callbacks stay.
+        """
+        added, usual = [cb for cb in cbs if not any(cb is mine for mine in self.cbs)], False
         self.cbs.extend(added)
         try:
             companions = companions_of(self.cbs, self)
             added += companions
             self.cbs.extend(companions)
+            if usual := not self.depth and self.adds_usual(train):
+                self.cbs[:], self._none_listed = self.cbs_of_fit(train), False
             yield
         finally:
             self.cbs[:] = [cb for cb in self.cbs if not any(cb is other for other in added)]
+            if usual:  # also those in whose place one of this fit was
+                self.cbs[:] = self._usual_cbs((), self.cbs)
 
     def _end(self) -> None:
         """Drop all of the fit but its results."""
         if self.plan.stream is not None:
             self.plan.stream.close()
         self.clear_grads()
+        logged = any(getattr(cb, "logs_stop", False) for cb in self.cbs)
+        if self.stopped is not None and not (self.depth or rank() or logged):
+            write_out(f"{self.stopped}\n")
         self._unbind()
         self.training, self.plan.valid_name = False, None
 

@@ -1,4 +1,4 @@
-"""Ctrl-C in a fit: it waits until the update that is being made is complete."""
+"""How a fit is asked to end: by Ctrl-C, which waits until an update is complete, or by a call."""
 
 from __future__ import annotations
 
@@ -17,13 +17,20 @@ class Interrupts:
 
     Attributes:
         stopped: whether the last fit was ended by Ctrl-C.
+        reason: why the last fit ended early, where something asked for that, else None.
+        agreed: whether several processes agree first on what that ends.
     """
 
     def __init__(self) -> None:
-        self.stopped = False
+        self.begin()
         self._updating = 0
         self._held: tuple[int, Any] | None = None
         self._handler: Any = None
+
+    def begin(self) -> None:
+        """Forget how the last fit ended."""
+        self.stopped = self.agreed = False
+        self.reason: str | None = None
 
     @contextmanager
     def listening(self) -> Iterator[None]:

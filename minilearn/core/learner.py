@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Unpack, overload
 
 import torch
-import torch.nn.functional as F
 from torch import nn, optim
 
-from ..base.batch import batch_size, detach
-from ..base.modes import frozen_modules, preserved_modes, set_mode
+from ..base.arguments import check_arguments, check_epochs, check_lr
+from ..base.batch import DEFAULT_LOSS, batch_size, detach
+from ..base.foreign_names import known_keywords
+from ..base.modes import eval_modules, frozen_modules, preserved_modes, set_mode
 from ..base.seed import preserved_random_states
+from ..base.state_dict import fit_modules
 from .callback import as_callbacks
-from .events import with_cbs
-from .fit import Fitting, group_options
+from .events import CancelFitException, with_cbs
+from .fit import FitOptions, Fitting, accepts_miniais_order, group_options
 from .history import History
 from .interrupt import Interrupts
 from .plan import Plan
@@ -28,43 +30,32 @@ DEFAULT_LR = 0.1  # this very object: the same number, given by the user, is ano
 
 
 class Loop(Fitting):
-    """A model, data, a loss and an optimizer factory, and the loop that trains them.
+    """The loop alone; `Learner` is this with all its methods, and explains the arguments."""
 
-    Args:
-        model: an `nn.Module`, or any callable.
-        dls: a `DataLoaders`, or a tuple or dict of a training and a validation loader; a loader is
-            any iterable of batches.
-        loss_func: takes predictions and targets, returns a scalar tensor.
-        lr: learning rate; None is fine until a fit needs it.
-        cbs: a callback, a class of one, or a collection of them. The list is copied.
-        opt_func: called as `opt_func(parameters, lr)` for each fit; or a name, "adamw" say; or what
-            `optimizer(...)` returns. None keeps `opt`.
-        opt: a ready optimizer, kept for all fits. It keeps its rate until `lr` is given or set.
-        count: takes a batch, returns its number of items where that is not the batch size (tokens,
-            say).
-        train_loss: False to leave the parameters of a loss module as they are. They are trained in
-            a group of their own otherwise.
-    """
-
+    @known_keywords()
     def __init__(
         self,
         model: nn.Module,
         dls: Any = (0,),
-        loss_func: Callable[..., Any] | None = F.mse_loss,
+        loss_func: Callable[..., Any] | None = DEFAULT_LOSS,
         lr: float | None = DEFAULT_LR,
         cbs: Any = None,
         opt_func: Callable[..., Any] | str | None = optim.SGD,
         *,
         opt: Any = None,
+        metrics: Any = None,
         count: Callable[[Any], Any] | None = None,
         train_loss: bool = True,
     ) -> None:
-        super().__init__(cbs)
+        check_arguments(model, dls, loss_func, lr, opt_func, opt)
+        if cbs is None and metrics is None:
+            self._none_listed = True
+        super().__init__(cbs if metrics is None else self._usual_cbs(metrics, cbs))
         self.model, self.dls, self.loss_func = model, dls, loss_func
         # a ready optimizer keeps its rate, unless one was given
-        self.lr, self._lr_seen = None if opt is not None and lr is DEFAULT_LR else lr, None
+        self.lr = None if opt is not None and lr is DEFAULT_LR else lr
         self.opt, self.opt_func = opt, opt_func if opt is None else None
-        self.count, self.train_loss, self.plan, self.frozen = count, train_loss, Plan(0), []
+        self.count, self.train_loss, self.plan = count, train_loss, Plan(0)
         self.interrupts = Interrupts()
         self.history, self.row = History(), {}
 
@@ -72,13 +63,14 @@ class Loop(Fitting):
 
     @with_cbs("fit")
     def _fit(self, train: bool, valid: bool) -> None:
-        self.frozen = frozen_modules(self.model)
+        loss = fit_modules(self).get("loss")
+        self.plan.frozen = frozen_modules(self.model) + eval_modules(loss)
         if self.plan.options is None:  # a resume goes on with those that were saved
             self.plan.options = group_options(self.opt)
         for self.plan.epoch in self.plan.epochs:  # noqa: B020
             self._one_round(train, valid)
 
-    @with_cbs("round")
+    @with_cbs("round", after=False)
     def _one_round(self, train: bool, valid: bool) -> None:
         with self._history_row():
             if train and not self.plan.trained:
@@ -88,13 +80,17 @@ class Loop(Fitting):
                 with torch.no_grad(), preserved_random_states():
                     for name in (None, *getattr(self.dls, "named", ())):
                         self.one_epoch(False, name)
+        self.callback("after_round")
+        self._end_if_stopped()
 
     def one_epoch(self, training: bool, name: str | None = None) -> None:
         """Run over the training or the validation loader once, or over a further one by name."""
         self.training, self.plan.valid_name = training, name
+        self._end_if_stopped()
         valid_dl = pick_loader(self.dls, False) if name is None else self.dls[name]
         self.dl = self.plan.train_dl if training else valid_dl
-        set_mode(self.model, training, self.frozen)
+        for module in (fit_modules(self).get("loss"), self.model):
+            set_mode(module, training, self.plan.frozen)
         self._one_epoch()
 
     @with_cbs("epoch")
@@ -102,14 +98,17 @@ class Loop(Fitting):
         with self._batches() as batches:
             for self.iter, self.batch in batches:
                 self._one_batch()
+                self._end_if_stopped()
 
     @with_cbs("batch")
     def _one_batch(self) -> None:
         try:
             self.predict()
-            self.callback("after_predict")
+            if "after_predict" not in self.unheard:
+                self.callback("after_predict")
             self.get_loss()
-            self.callback("after_loss")
+            if "after_loss" not in self.unheard:
+                self.callback("after_loss")
             if self.training:
                 self.backward_and_step()
         finally:  # the graph must not outlive the batch
@@ -119,14 +118,15 @@ class Loop(Fitting):
 
     def backward_and_step(self) -> None:
         """Compute the gradients and make an update; what is left of the gradients is cleared."""
-        self.has_grads = False
+        plan = self.plan
+        plan.has_grads = False
         try:
             self._one_backward()
-            if self.has_grads:
+            if plan.has_grads:
                 self.close_group()
-                self.has_grads = False  # spent, or CancelStepException asked to keep them
+                plan.has_grads = False  # spent, or CancelStepException asked to keep them
         finally:
-            if self.has_grads and not self.plan.in_group:
+            if plan.has_grads and not plan.in_group:
                 self.clear_grads()
 
     @with_cbs("backward")
@@ -137,7 +137,7 @@ class Loop(Fitting):
             if not self.plan.in_group:  # a backward pass that broke off left them
                 self.clear_grads()
             raise
-        self.has_grads = True
+        self.plan.has_grads = True
 
     def close_group(self) -> None:
         """Make an update with the gradients that there are: of a batch, or of a group of them."""
@@ -150,16 +150,26 @@ class Loop(Fitting):
         self.step()
         self.plan.steps_done += 1
         try:
-            self.callback("after_step")
+            if "after_step" not in self.unheard:
+                self.callback("after_step")
         finally:  # whatever follows a step, its gradients are spent
             self.zero_grad()
 
     # ---- fit ----
 
+    @overload
     def fit(
         self,
         n_epochs: int | None = None,
-        train: bool = True,
+        lr: float | slice | None = None,
+        cbs: Any = None,
+        **options: Unpack[FitOptions],
+    ) -> None: ...
+    @overload
+    def fit(
+        self,
+        n_epochs: int | None,
+        train: bool,
         valid: bool = True,
         cbs: Any = None,
         lr: float | slice | None = None,
@@ -169,17 +179,34 @@ class Loop(Fitting):
         resume: Any = None,
         reset_opt: bool = True,
         on_interrupt: str = "raise",
+    ) -> None: ...
+    @accepts_miniais_order
+    def fit(
+        self,
+        n_epochs: int | None = None,
+        lr: float | slice | None = None,
+        cbs: Any = None,
+        *,
+        train: bool = True,
+        valid: bool = True,
+        n_steps: int | None = None,
+        valid_every: Any = None,
+        resume: Any = None,
+        reset_opt: bool = True,
+        on_interrupt: str = "raise",
     ) -> None:
         """Train and validate.
+
+        A bool in the second place means miniai's order: `fit(n_epochs, train, valid, cbs, lr)`.
 
         Args:
             n_epochs: full passes over the training data; 1 where neither this nor `n_steps` is
                 given.
-            train: False to only validate.
-            valid: False to only train.
-            cbs: callbacks for this fit only.
             lr: learning rate for this fit only; `slice(1e-5, 1e-3)` for rates that rise from the
                 first layers to the last.
+            cbs: callbacks for this fit only.
+            train: False to only validate.
+            valid: False to only train.
             n_steps: updates in all, over as many epochs as it takes.
             valid_every: validate after every k epochs, or after every k updates with `(k, "step")`.
             resume: a checkpoint to go on from, or a folder of them; True for the newest usable one
@@ -190,19 +217,22 @@ class Loop(Fitting):
 
         Raises:
             MissingActionError, ActionConflictError: an action has no owner or several.
+            TypeError: an argument is of a wrong type, or unknown; names the one that was meant.
             ValueError: a loader is missing or empty, or an argument does not make sense.
         """
         if "fit" in self.levels:
             raise RuntimeError("a fit of this Learner is running; use learn.validate() inside it")
         if on_interrupt not in ("raise", "stop"):
             raise ValueError(f"on_interrupt is 'raise' or 'stop', got {on_interrupt!r}")
+        check_epochs(n_epochs)
+        check_lr(lr)
         plan = Plan(n_epochs, n_steps, valid_every)
         cbs = as_callbacks(cbs)
         if resume is not None and resume is not False:
             cbs += self._resume_cbs(resume, cbs)
-        with self._with_callbacks(cbs), self.interrupts.listening():
+        with self._with_callbacks(cbs, train), self.interrupts.listening():
             try:
-                with preserved_modes(self.model):
+                with preserved_modes(self.model, fit_modules(self).get("loss")):
                     valid = self._begin(plan, train, valid, lr, reset_opt)
                     self._fit(train, valid)
             except BaseException as e:
@@ -213,7 +243,26 @@ class Loop(Fitting):
             finally:
                 self._end()
 
+    def stop(self, why: str = "learn.stop() ended the fit") -> None:
+        """End the running fit after the current batch, with all clean-up.
+
+        Call it from a handler, from another thread, or from a button where `fit` runs in a thread.
+
+        Args:
+            why: one line, which is shown below the table, and is `learn.stopped`.
+        """
+        self.interrupts.reason = why
+
+    def _end_if_stopped(self) -> None:
+        asked = self.interrupts
+        if asked.reason is not None and not (self.depth or asked.agreed):
+            raise CancelFitException
+
     # ---- what the Learner replaces by more ----
+
+    def _usual_cbs(self, metrics: Any = (), cbs: Any = None) -> list[Any]:
+        """Return the usual callbacks, with `cbs` in the place of theirs and beside them."""
+        return as_callbacks(cbs)
 
     def _new_opt(self, lr: Any) -> Any:
         """Make the optimizer of a fit."""
@@ -252,7 +301,8 @@ class Loop(Fitting):
 
     def __repr__(self) -> str:
         """Show the parts and, in order, the callbacks that will run."""
-        cbs = ", ".join(repr(cb) for cb in self.cbs) or "none"
+        cbs = ", ".join(repr(cb) for cb in self.cbs_of_fit()) or "none"
+        cbs += " (the usual ones, since none are listed)" if self.adds_usual() else ""
         opt = self.opt if self.opt is not None else self.opt_func
         return (
             f"{type(self).__name__}({type(self.model).__name__}, lr={self.lr})\n"
@@ -264,5 +314,6 @@ class Loop(Fitting):
 def name_of(x: Any) -> str:
     """Return the name of a function, a partial of one, or of a class."""
     if isinstance(x, partial):
-        return f"{name_of(x.func)}({', '.join(f'{k}={v!r}' for k, v in x.keywords.items())})"
+        keywords = ", ".join(f"{k}={v!r}" for k, v in x.keywords.items())
+        return f"{name_of(x.func)}({keywords})" if keywords else name_of(x.func)
     return getattr(x, "__name__", type(x).__name__)

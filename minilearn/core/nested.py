@@ -43,7 +43,7 @@ def participants(learn: Loop) -> list[Any]:
     """
     handler = learn.handling
     busy = [cb for cb in learn.cbs if handler is not None and _handles(cb, handler)]
-    return [cb for cb in learn.cbs if takes_part(cb) and not any(cb is b for b in busy)]
+    return [cb for cb in learn.cbs_of_fit() if takes_part(cb) and not any(cb is b for b in busy)]
 
 
 def _handles(cb: Any, handler: Any) -> bool:
@@ -83,6 +83,8 @@ def inner(
         make_lazy_weights(learn)
     loaders = [pick_loader(learn.dls, True), pick_loader(learn.dls, False)]
     with ExitStack() as stack:
+        if "fit" not in learn.levels:  # else `stop` may be meant for the fit around this run
+            stack.callback(setattr, learn.interrupts, "reason", learn.stopped)
         for undo in _undos(learn, cbs, [*loaders, train, valid], trains):
             stack.callback(undo)
         stack.enter_context(preserved_random_states())

@@ -30,12 +30,15 @@ class Plan:
         needs_grads: whether an update needs a gradient.
         in_group: whether the gradients of a group of batches are held for an update to come.
         stream: the training batches, with their position; None before the first of them.
+        has_grads: whether the backward pass of this batch is done, and its gradients are unspent.
         trained: whether the training epoch of this round was run before a resume.
         first_batch: batches of this epoch that were run before a resume.
         length: batches in the current epoch, None when unknown.
         valid_name: the name of a further validation set, while it is run.
         warned: what this fit has already warned of.
         lr: the learning rate that this call of `fit` was given.
+        lr_seen: the Learner's own rate when a fit used it last.
+        frozen: modules that stay in eval mode.
         options: the options of each parameter group that the program asked for.
 
     Raises:
@@ -60,12 +63,14 @@ class Plan:
         self.epochs: Iterable[int] = self._epochs(0)
         self.epoch: Any = None
         self.steps_done = self.steps_before = self.first_batch = 0
-        self.needs_grads = self.in_group = self.trained = False
+        self.needs_grads = self.in_group = self.has_grads = self.trained = False
         self.stream: Any = None
         self.length: int | None = None
         self.valid_name: str | None = None
         self.warned: set[Any] = set()
         self.lr: Any = None
+        self.lr_seen: Any = None
+        self.frozen: list[Any] = []
         self.options: list[dict[str, Any]] | None = None
         self._resumed: int | None = None  # updates before the batch that a resume goes on from
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from ..base.foreign_names import ForeignNames
 from .history import History
 from .interrupt import Interrupts
 from .plan import Plan
@@ -22,7 +23,7 @@ class Nesting(NamedTuple):
     scratch: Path | None = None  # in a dry run: the folder that writers use in place of their own
 
 
-class LoopState:
+class LoopState(ForeignNames):
     """The attributes of a Learner."""
 
     # given
@@ -31,7 +32,6 @@ class LoopState:
     loss_func: Any
     opt_func: Callable[..., Any] | str | None  # None keeps `opt`
     lr: float | slice | None
-    _lr_seen: float | slice | None  # when a fit used it last
     cbs: list[Any]
     count: Callable[[Any], Any] | None
     train_loss: bool  # whether the parameters of a loss module are trained
@@ -44,11 +44,10 @@ class LoopState:
     training: bool = False  # whether this epoch trains, or validates
     dl: Any = None  # the loader of this epoch
     metrics: Any  # the MetricsCB, once a fit had one
-    frozen: list[nn.Module]  # modules that stay in eval mode
     levels: tuple[str, ...] = ()  # the levels that are running, outermost first
     error: BaseException | None = None  # during a clean-up: what ended the level
     stage: str | None = None  # which fit this is, in a method that makes several
-    interrupts: Interrupts  # Ctrl-C in a fit
+    interrupts: Interrupts  # Ctrl-C in a fit, and calls of `stop`
     nesting: Nesting = Nesting()
 
     # within a batch
@@ -57,13 +56,13 @@ class LoopState:
     preds: Any = None
     loss: Any = None
     loss_parts: dict[str, Any] | None = None  # where the loss is a sum of named parts
-    has_grads: bool = False  # the backward pass of this batch is done, its gradients are unspent
 
     # methods of the Learner that modules below it call on it, so that a subclass may override them
     _new_opt: Callable[..., Any]
     _set_lr: Callable[..., None]
     _check_opt: Callable[..., None]
     _resume_cbs: Callable[..., list[Any]]
+    _usual_cbs: Callable[..., list[Any]]
     fit_one_cycle: Callable[..., None]
     freeze: Callable[..., None]
     freeze_to: Callable[..., None]
@@ -114,6 +113,11 @@ class LoopState:
     def interrupted(self) -> bool:
         """Whether the last fit was ended by Ctrl-C."""
         return self.interrupts.stopped
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the last fit ended early, as EarlyStopCB or a call of `stop` say it, else None."""
+        return self.interrupts.reason
 
     @property
     def depth(self) -> int:

@@ -91,7 +91,7 @@ def _short(values: Sequence[float]) -> str:
 
 
 def summarize_data(dls: Any) -> DataSummary:
-    """Return the summary of loaders; a sample of up to 1,000 stands for images not in memory."""
+    """Return the summary of loaders; a sample of up to 256 stands for images not in memory."""
     loaders = {name: dls[name] for name in dls.keys()}
     first = next(iter(loaders.values()), None)
     stats = (dls.mean, dls.std) if isinstance(dls.mean, Tensor) else _stats(first)

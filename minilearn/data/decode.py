@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import math
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,12 +13,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from minilearn.base.notebook import in_notebook
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}  # PIL's 8-bit modes by their channels
 WHITE = 255
-CHUNK = 64  # images that a thread reads at a time
+CHUNK = 16  # images that a thread reads at a time
+JPEG = ("JPEG", "MPO")  # MPO: a JPEG of several images, from phones
+ORIENTATION = 0x0112  # in EXIF
+TURNED = (5, 6, 7, 8)  # orientations that exchange height and width
 
 
 def read_image(source: Any, channels: int = 3, background: Any = WHITE) -> Tensor:
@@ -34,17 +41,47 @@ def read_image(source: Any, channels: int = 3, background: Any = WHITE) -> Tenso
     return to_tensor(as_mode(open_image(source), channels, background))
 
 
-def open_image(source: Any) -> Image:
-    """Open what `read_image` takes, and turn it upright by its EXIF orientation."""
+def open_image(source: Any, scale_of: Callable[[int, int], float] | None = None) -> Image:
+    """Open what `read_image` takes, and turn it upright by its EXIF orientation.
+
+    Args:
+        source: see `read_image`.
+        scale_of: takes the height and width of the upright image, and returns the scale at which it
+            is still large enough. A JPEG is then decoded at 1/2, 1/4 or 1/8 of its size.
+    """
     from PIL import Image, ImageOps
 
+    if isinstance(source, Image.Image):
+        return ImageOps.exif_transpose(source)
     if isinstance(source, bytes):
         source = io.BytesIO(source)
-    if not isinstance(source, Image.Image):
-        with Image.open(source if hasattr(source, "read") else Path(source)) as opened:
-            opened.load()
-        source = opened
-    return ImageOps.exif_transpose(source)
+    with Image.open(source if hasattr(source, "read") else Path(source)) as opened:
+        if scale_of is not None and opened.format in JPEG:
+            scale = scale_of(*upright_size(opened))
+            width, height = opened.size
+            opened.draft(None, (math.ceil(width * scale), math.ceil(height * scale)))
+        opened.load()
+    ImageOps.exif_transpose(opened, in_place=True)
+    return opened
+
+
+def upright_size(opened: Image) -> tuple[int, int]:
+    """Return the size (H, W) that an opened image has when it is turned upright."""
+    width, height = opened.size
+    if opened.format != "TIFF" and opened.getexif().get(ORIENTATION) in TURNED:
+        return width, height
+    return height, width  # PIL has already turned the size of a TIFF
+
+
+def decode_jpeg(data: bytes, channels: int) -> Tensor:
+    """Decode an image by torchvision if it is a JPEG, else by PIL; see `read_image`."""
+    from torchvision.io import ImageReadMode, decode_jpeg
+
+    if not data.startswith(b"\xff\xd8"):
+        return read_image(data, channels)
+    mode = ImageReadMode.GRAY if channels == 1 else ImageReadMode.RGB
+    stored = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    return decode_jpeg(stored, mode, apply_exif_orientation=True)
 
 
 def as_mode(image: Image, channels: int, background: Any = WHITE) -> Image:
@@ -59,7 +96,7 @@ def as_mode(image: Image, channels: int, background: Any = WHITE) -> Image:
         image = image.convert("LA")
     if channels in (1, 3) and image.has_transparency_data:
         image = _on_background(image.convert("RGBA"), background)
-    return image.convert(MODES[channels])
+    return image if image.mode == MODES[channels] else image.convert(MODES[channels])
 
 
 def own_channels(image: Image) -> int:
@@ -72,19 +109,29 @@ def to_tensor(image: Image) -> Tensor:
     """Return an image of 8 bits as uint8 of shape (C, H, W)."""
     import numpy as np
 
-    pixels = np.array(image).reshape(image.height, image.width, -1)  # (H, W, C)
-    return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
+    pixels = np.asarray(image).reshape(image.height, image.width, -1)  # (H, W, C)
+    return torch.from_numpy(pixels.transpose(2, 0, 1).copy())
 
 
 def in_threads(read: Callable[[int], None], n: int) -> None:
-    """Call `read` for each of `n` images; PIL lets other threads run while it decodes."""
+    """Call `read` for each of `n` images; PIL lets other threads run while it decodes.
+
+    Where somebody looks on, a bar appears after a second.
+    """
+    from tqdm import tqdm
 
     def read_chunk(start: int) -> None:
         for row in range(start, min(start + CHUNK, n)):
             read(row)
 
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(read_chunk, range(0, n, CHUNK)))
+    starts = range(0, n, CHUNK)
+    unseen = not (in_notebook() or getattr(sys.stderr, "isatty", bool)())
+    with (
+        ThreadPoolExecutor(8) as pool,
+        tqdm(total=n, desc="reading images", delay=1, leave=False, disable=unseen) as bar,
+    ):
+        for start, _ in zip(starts, pool.map(read_chunk, starts), strict=True):
+            bar.update(min(CHUNK, n - start))
 
 
 def _from_16_bits(image: Image) -> Image:

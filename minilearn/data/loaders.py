@@ -83,7 +83,7 @@ class DataLoaders:
         """Return counts by class and loader, image sizes, mean and std, and files left out.
 
         It prints as text, and in a notebook as a table. For images that are not in memory, sizes
-        and statistics come from a sample of up to 1,000.
+        and statistics come from a sample of up to 256.
         """
         return summarize_data(self)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 RESIZES = ("crop", "pad", "stretch")
+INTERPOLATIONS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
+DECODERS = ("pil", "draft", "torchvision")
+KNOWN = {"resize": RESIZES, "interpolation": INTERPOLATIONS, "decoder": DECODERS}
+GAP = 2  # decoder "draft" gives images of at least twice the size that they are resized to
 
 
 @dataclass(frozen=True)
@@ -34,9 +39,17 @@ class Pipeline:
         mean: of each channel, on the scale 0..1; it is subtracted. None for images of 0..1.
         std: likewise; images are divided by it. A constant channel is only shifted.
         classes: the class names.
+        interpolation: how pixels are computed when an image is resized.
+        crop_pct: with "crop", the fraction of the shorter side that is kept, as timm does it: the
+            shorter side is resized to size / crop_pct and the centre is cut out. None for 1, cut
+            and resized in one step.
+        decoder: "pil"; "draft" decodes a JPEG that is much larger than `size` at a fraction of its
+            size, which is faster and changes pixels by one or two of 255 levels on average;
+            "torchvision" decodes training images into tensors for `tfms` of `image_dls`, and else
+            is "pil".
 
     Raises:
-        ValueError: `resize` is unknown, or mean is given without std.
+        ValueError: a value is unknown or out of range, or mean is given without std.
     """
 
     size: tuple[int, int] | None = None
@@ -45,10 +58,16 @@ class Pipeline:
     mean: list[float] | None = None
     std: list[float] | None = None
     classes: list[Any] | None = None
+    interpolation: str = "bilinear"
+    crop_pct: float | None = None
+    decoder: str = "pil"
 
     def __post_init__(self) -> None:
-        if self.resize not in RESIZES:
-            raise ValueError(f"resize is one of {', '.join(RESIZES)}, got {self.resize!r}")
+        for name, known in KNOWN.items():
+            if (value := getattr(self, name)) not in known:
+                raise ValueError(f"{name} is one of {', '.join(known)}, got {value!r}")
+        if self.crop_pct is not None and not 0 < self.crop_pct <= 1:
+            raise ValueError(f"crop_pct is a fraction of the image, above 0 to 1: {self.crop_pct}")
         if (self.mean is None) != (self.std is None):
             raise ValueError(f"mean and std go together, got mean={self.mean} and std={self.std}")
         if self.size is not None:  # JSON gives a list
@@ -84,13 +103,19 @@ class Pipeline:
             raise ValueError(f"the pipeline says no size or number of channels: {self}")
         return self.channels, *self.size
 
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How pixels come about: what checkpoints compare and runs record."""
+        names = ("size", "channels", *KNOWN, "crop_pct")
+        return {name: getattr(self, name) for name in names}
+
     def pixels(self, item: Any) -> Tensor:
         """Return an image as uint8 of shape (C, H, W), in the model's size and channels.
 
         Args:
             item: an image or its pixels, see `__call__`.
         """
-        image = _as_image(item)
+        image = _as_image(item, self._scale_of if self.decoder == "draft" else None)
         return to_tensor(self._resized(as_mode(image, self.channels or own_channels(image))))
 
     def scale(self, images: Tensor) -> Tensor:
@@ -109,17 +134,32 @@ class Pipeline:
         """Mean and std by device, two of shape (C, 1, 1)."""
         return {}
 
+    def _scale_of(self, height: int, width: int) -> float:
+        """Return the scale at which an image is still `GAP` times as large as it has to be."""
+        wanted_height, wanted_width = self.size or (height, width)
+        return GAP * max(wanted_height / height, wanted_width / width) / (self.crop_pct or 1)
+
     def _resized(self, image: Image) -> Image:
         from PIL import Image, ImageOps
 
         height, width = self.size or (image.height, image.width)
-        if (size := (width, height)) == image.size:
+        size, how = (width, height), getattr(Image.Resampling, self.interpolation.upper())
+        if self.resize == "crop" and self.crop_pct:
+            # rounded as by timm: the side that is cut less gives the scale
+            across, down = (math.floor(n / self.crop_pct) for n in size)
+            if down * image.width >= across * image.height:
+                across = down * image.width // image.height
+            else:
+                down = across * image.height // image.width
+            left, top = round((across - width) / 2), round((down - height) / 2)
+            return image.resize((across, down), how).crop((left, top, left + width, top + height))
+        if size == image.size:
             return image
         if self.resize == "stretch":
-            return image.resize(size, Image.Resampling.BILINEAR)
+            return image.resize(size, how)
         if self.resize == "crop":
-            return ImageOps.fit(image, size, Image.Resampling.BILINEAR)
-        return ImageOps.pad(image, size, Image.Resampling.BILINEAR, color="white")
+            return ImageOps.fit(image, size, how)
+        return ImageOps.pad(image, size, how, color="white")
 
 
 def _to_prepare(item: Any) -> bool:
@@ -128,9 +168,9 @@ def _to_prepare(item: Any) -> bool:
     return is_file or hasattr(item, "getbands") or str(getattr(item, "dtype", "")).endswith("uint8")
 
 
-def _as_image(item: Any) -> Image:
+def _as_image(item: Any, scale_of: Any = None) -> Image:
     if not hasattr(item, "dtype"):
-        return open_image(item)
+        return open_image(item, scale_of)
     from PIL import Image
 
     if isinstance(item, Tensor) and item.dim() == 3:

@@ -16,6 +16,8 @@ from .pipeline import class_names
 if TYPE_CHECKING:
     import numpy as np
 
+GREY = "gray"  # matplotlib's name for the colours of images with one channel
+
 
 def first_batch(dl: Any) -> Any:
     """Return the first batch of a loader, on the CPU; loader and random states do not change."""
@@ -30,7 +32,7 @@ def first_batch(dl: Any) -> Any:
 def show_titled(batch: Any, dls: Any, max_n: int, kwargs: dict[str, Any]) -> np.ndarray:
     """Show the images of a batch, titled with their classes where `dls` knows them."""
     images = own_colours(images_of(batch)[:max_n], dls)
-    return show_images(images, **{"titles": _titles(batch, dls, max_n), **kwargs})
+    return show_images(images, **{"titles": _titles(batch, dls, max_n), "cmap": GREY, **kwargs})
 
 
 def _titles(batch: Any, dls: Any, max_n: int) -> list[Any]:

@@ -83,6 +83,7 @@ class AccelerateCB(TrainCB):
     """
 
     order = Order.PLACE  # nobody sees a batch on the wrong device
+    places_batches = True  # in the place of a DeviceCB
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..base.batch import n_batches
 from ..callbacks.gradients import items_of
 from ..callbacks.training import adds_up
-from ..core.callback import Callback
+from ..core.callback import Callback, attribute
 from ..core.events import (
     CancelEpochException,
     CancelException,
@@ -48,7 +48,7 @@ class Requests(ABC):
 
 def processes_of(learn: Any) -> Processes | None:
     """Return the processes that make the running fit together, None where there is one."""
-    cbs = (cb for cb in getattr(learn, "cbs", ()) if isinstance(cb, BarrierCB))
+    cbs = (cb for cb in attribute(learn, "cbs") if isinstance(cb, BarrierCB))
     return next((cb.processes for cb in cbs), None)
 
 
@@ -72,7 +72,7 @@ class BarrierCB(Callback):
     Events: before_round, after_batch, after_epoch, after_round, cleanup_batch, cleanup_epoch,
         cleanup_round, cleanup_fit
     Order:  STOP + 2000
-    Reads:  training, cbs, error, row, n_items
+    Reads:  training, cbs, error, row, n_items, stopped, depth, interrupts
     Writes: error, row
     """
 
@@ -85,7 +85,8 @@ class BarrierCB(Callback):
         self._shared, self._start = False, 0.0
 
     def before_round(self, learn: Loop) -> None:
-        """Begin to measure the time of the round."""
+        """Begin to measure the time of the round; from now on this decides where a stop ends it."""
+        learn.interrupts.agreed = True
         self._start = perf_counter()
 
     def after_batch(self, learn: Loop) -> None:
@@ -130,7 +131,8 @@ class BarrierCB(Callback):
     def meet(self, learn: Loop, level: str, point: str) -> None:
         """Wait for the others where the body of a level, or all of it, is over."""
         self._met.add((level, point))
-        if (cancel := self._agree(learn, level, point, None)) is not None:
+        stop = None if learn.stopped is None or learn.depth else CancelFitException()
+        if (cancel := self._agree(learn, level, point, stop)) is not None:
             raise cancel
         if point == "end":
             self._forget(level)

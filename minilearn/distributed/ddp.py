@@ -59,7 +59,7 @@ class Wrapped:
         self._trainable = self._flags()
         frozen = not any(self._trainable)
         if sync_bn and self.training:
-            self._synchronise_norms(learn.frozen)
+            self._synchronise_norms(learn.plan.frozen)
         # sharded weights exchange their gradients by themselves
         evaluates = frozen or not self.training or is_sharded(self.own)
         shards = accelerator.distributed_type.value == "FSDP" and not evaluates

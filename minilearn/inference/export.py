@@ -22,6 +22,7 @@ from ..base.batch import describe, map_batch, n_rows, tensors
 from ..base.rank import rank
 from ..base.seed import preserved_random_states
 from ..base.state_dict import unwrapped
+from ..base.text import write_out
 from ..callbacks.handlers import LambdaCB
 from ..callbacks.training import split_by_owner
 from ..callbacks.transforms import BatchTransformCB
@@ -29,24 +30,29 @@ from ..checkpoint.weights import save
 from ..core.events import CancelFitException, Order
 from ..core.learner import Loop
 from ..core.nested import inner, participants
-from ..core.stream import Unshared, check_loader, pick_loader
+from ..core.stream import Unshared, check_loader
 from ..data.ordered import ordered
 from ..data.pipeline import Pipeline, class_names
-from ..nn.registry import built_by
-from .items import chooses, is_entropy
+from ..nn.registry import MODELS, built_by, class_and_arguments, made_alike, remake_model
+from .items import chooses, first_loader, is_entropy
 from .load_export import GRAPH, METADATA, SEVERAL, WEIGHTS, read_model
 
 ONNX = "model.onnx"
 N_CHECKED = 4  # rows; torch.export takes a single one for a constant
 HALF_PRECISION = 0.05  # how far predictions may be from the model's own, as a fraction
 WAYS = (
-    "An export can hold a model in two ways: made by a registered function (@register_model) with "
-    "arguments for JSON, or as its graph, export(..., pt2=True)."
+    "An export can hold a model that a registered function made (@register_model) with arguments "
+    "for JSON, one of a class in a module that keeps such arguments under their names, or any "
+    "model as its graph, export(..., pt2=True)."
 )
 
 
 def export(self: Loop, folder: str | Path, *, pt2: bool = False, onnx: bool = False) -> Path:
     """Write a folder from which `load_learner` predicts, without the script that trained.
+
+    A model of a registered function is made again by that, any other one by its class, which must
+    be in a module and keep its arguments, if it has some, under their names (`self.depth = depth`);
+    a line says so, and `load_learner` needs `trust=True`.
 
     It holds the weights (`model.safetensors`; averaged ones where a validation uses those) and
     `metadata.json`: how the model is made, `dls.pipeline`, class names, shapes of inputs, metrics,
@@ -76,11 +82,15 @@ def export(self: Loop, folder: str | Path, *, pt2: bool = False, onnx: bool = Fa
                 "layer of the model do it, or use on_val=False",
                 stacklevel=2,
             )
-    made_by, snapshot = _made_by(self.model, pt2), take_snapshot(self)
+    with preserved_random_states():
+        made_by = _made_by(self.model, pt2)
+    snapshot = take_snapshot(self)
     if rank():  # of several processes rank 0 writes
         return folder
     with preserved_random_states(), torch.no_grad(), _complete_or_absent(folder) as part:
         _write(snapshot, _metadata(self, made_by, snapshot), part, pt2, onnx)
+    if made_by and ":" in made_by["name"]:
+        write_out(f"export: load_learner({str(folder)!r}, trust=True) imports {made_by['name']}\n")
     return folder
 
 
@@ -111,7 +121,7 @@ def take_snapshot(learn: Loop) -> Snapshot:
     Raises:
         ValueError: there is no loader, or the model's outputs are not what the Learner predicts.
     """
-    dl = next((dl for t in (False, True) if (dl := pick_loader(learn.dls, t)) is not None), None)
+    dl = first_loader(learn)
     check_loader(dl, False)
     found = []
 
@@ -156,15 +166,25 @@ def _logits(output: Any) -> Any:
 
 
 def _made_by(model: Any, pt2: bool) -> dict[str, Any] | None:
-    """Return the registered function and the arguments that made the model."""
+    """Return the function or class and the arguments that make the model."""
+    model = unwrapped(model)
     try:
-        known = built_by(unwrapped(model))
-    except ValueError as e:
+        known = built_by(model)
+        if known is None and not pt2:
+            known = class_and_arguments(model)
+            if not made_alike(model, remake_model(*known, trust=True)):
+                raise ValueError(f"{known[0]} with {known[1]} makes another model")
+    except Exception as e:  # the constructor may raise anything
         if not pt2:
-            raise ValueError(f"the model cannot be made again: {e}. {WAYS}") from e
+            name = type(model).__name__
+            raise ValueError(f"nothing says how this {name} was made: {e}. {WAYS}") from e
         return None
-    if known is None and not pt2:
-        raise ValueError(f"nothing says how {type(unwrapped(model)).__name__} was made. {WAYS}")
+    if known and not pt2 and getattr(MODELS.get(known[0]), "__module__", "") == "__main__":
+        warnings.warn(
+            f"{known[0]}, which makes the model, is in the running script, where no other program "
+            "finds it: move it to a module that both import, or add the graph, pt2=True",
+            stacklevel=3,
+        )
     return known and dict(zip(("name", "arguments"), known, strict=True))
 
 
@@ -216,7 +236,7 @@ def _write(snapshot: Snapshot, metadata: dict[str, Any], part: Path, pt2: bool, 
         save_onnx(program, part / ONNX)
         _check(ONNX, snapshot, partial(run_onnx, part / ONNX))
     if metadata["model"] is not None:
-        _check(WEIGHTS, snapshot, read_model(part, metadata["model"]))
+        _check(WEIGHTS, snapshot, read_model(part, metadata["model"], trust=True))
 
 
 def _check(file: str, snapshot: Snapshot, again: Callable[..., Any]) -> None:

@@ -75,8 +75,14 @@ def unpickled(path: Path, device: Any, trust: bool) -> Any:
             f"{path} is a file, not a folder of learn.export. A whole Learner in a file runs code "
             "when it is loaded: pass trust=True if you know who made it."
         )
+    device = default_device() if device is None else torch.device(device)
+    torch.zeros(1, device=device)  # where that fails, the file is not corrupt
     with reading(path, "file of a Learner", "Copy it again, or import what it was made of."):
-        return torch.load(path, map_location=device, weights_only=False)
+        learn = torch.load(path, map_location=device, weights_only=False)
+    for cb in getattr(learn, "cbs", ()):
+        if isinstance(cb, DeviceCB):
+            cb.device = device
+    return learn
 
 
 def read_model(
@@ -88,7 +94,7 @@ def read_model(
         folder: the export.
         made_by: name and arguments of the function that made the model; None to take the graph.
         device: where to put the model.
-        trust: allow the graph, which may run code.
+        trust: allow the graph, which may run code, and the import of a class that is named.
     """
     if made_by is None or (made_by["name"] not in MODELS and (folder / GRAPH).is_file()):
         from .graph import load_program
@@ -102,7 +108,7 @@ def read_model(
             )
         return load_program(path, device)
     with preserved_random_states():
-        model = _made_again(**made_by).to(device)
+        model = _made_again(**made_by, trust=trust).to(device)
     return load_model(_existing(folder, WEIGHTS), model).eval()
 
 
@@ -112,9 +118,11 @@ def _existing(folder: Path, name: str) -> Path:
     return folder / name
 
 
-def _made_again(name: str, arguments: dict[str, Any]) -> nn.Module:
+def _made_again(name: str, arguments: dict[str, Any], trust: bool) -> nn.Module:
     try:
-        return remake_model(name, arguments)
+        return remake_model(name, arguments, trust)
+    except ImportError as e:
+        raise ValueError(f"{e}. Put that module on the path, or export with pt2=True.") from e
     except TypeError as e:
         raise ValueError(
             f"the model was made by {name} with {arguments}, which it does not take here: {e}. "

@@ -63,6 +63,18 @@ def joined(parts: list[Any], sizes: list[int]) -> Any:
     return parts
 
 
+def item_of(output: Any, i: int, n: int) -> Any:
+    """Return the output for item `i` of a batch of `n`, by the rules of `joined`."""
+    if isinstance(output, Mapping):
+        columns = {key: item_of(value, i, n) for key, value in output.items()}
+        return _like_mapping(output, columns)
+    if isinstance(output, (list, str)) and not _same_heads([output], [n]):
+        return output[i]
+    if isinstance(output, (tuple, list)):
+        return _like_sequence(output, [item_of(value, i, n) for value in output])
+    return map_batch(lambda t: t[i] if t.dim() else t, output)
+
+
 def _concatenated(parts: list[Tensor]) -> Tensor | list[Tensor]:
     if parts[0].dim() == 0:
         return torch.stack(parts)

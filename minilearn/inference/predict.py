@@ -5,7 +5,7 @@ Nothing here changes the Learner, and everything may be called in the middle of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -39,37 +39,19 @@ __all__ = ["Results"]
 NOTHING = "nothing was predicted: a callback cancelled the epoch, or every batch of it"
 
 
-class Results(Mapping):
-    """Values by name, read as `res["loss"]` or `res.loss`; they cannot be changed."""
+class Results(dict[str, Any]):
+    """Values by name, read as `res["loss"]` or `res.loss`."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self.__dict__["_values"] = dict(values)
-
-    def __getitem__(self, name: str) -> Any:
-        """Return a value by name."""
-        return self._values[name]
+    __slots__ = ()  # `res.loss = 0` is an error
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "_values":  # asked for while a copy is made
-            raise AttributeError(name)
-        if name not in self._values:
+        if name not in self:
             raise AttributeError(f"no result {name!r}; there are {', '.join(self) or 'none'}")
-        return self._values[name]
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"results are read-only; dict(results) can be changed ({name})")
-
-    def __iter__(self) -> Iterator[str]:
-        """Yield the names."""
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        """Return the number of values."""
-        return len(self._values)
+        return self[name]
 
     def __repr__(self) -> str:
         """Show the values in short."""
-        shown = (f"{name}={format_value(value)}" for name, value in self._values.items())
+        shown = (f"{name}={format_value(value)}" for name, value in self.items())
         return f"Results({', '.join(shown)})"
 
 

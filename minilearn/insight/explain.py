@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..base.notebook import show
 from ..core.callback import order_of
 from ..core.dispatch import find_owners
@@ -36,20 +38,21 @@ def explain(self: Loop) -> None:
 
 def explain_rows(learn: Loop) -> list[tuple[int, str, str]]:
     """Return (indent, event, who) for every event that has a handler and for every action."""
-    owners = find_owners(learn)
+    cbs = learn.cbs_of_fit()
+    owners = find_owners(learn, cbs)
     extra = [(0, event) for event in EVENTS if event not in {name for _, name in SCRIPT}]
     rows = []
     for indent, name in (*SCRIPT, *extra):
         if name.endswith("*"):
             owner = owners.get(name[:-1])
             rows.append((indent, name, owner.name if owner else "nobody: add TrainCB()"))
-        elif who := _handlers(learn, name):
+        elif who := _handlers(cbs, name):
             rows.append((indent, name, who))
     return rows
 
 
-def _handlers(learn: Loop, event: str) -> str:
-    cbs = [cb for cb in sorted(learn.cbs, key=order_of) if getattr(cb, event, None) is not None]
+def _handlers(cbs: list[Any], event: str) -> str:
+    cbs = [cb for cb in sorted(cbs, key=order_of) if getattr(cb, event, None) is not None]
     if event.startswith("cleanup_"):
         cbs.reverse()
     return ", ".join(f"{type(cb).__name__}[{int(order_of(cb))}]" for cb in cbs)
@@ -58,4 +61,5 @@ def _handlers(learn: Loop, event: str) -> str:
 def explain_text(learn: Loop) -> Table:
     """Return what runs when, as a table."""
     lines = [("  " * indent + name, who) for indent, name, who in explain_rows(learn)]
-    return Table.of(f"{type(learn).__name__}: what runs when (* action, [order])", lines, 2)
+    usual = ", with the usual callbacks, since none are listed" if learn.adds_usual() else ""
+    return Table.of(f"{type(learn).__name__}: what runs when (* action, [order]){usual}", lines, 2)

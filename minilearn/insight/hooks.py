@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..base.batch import tensors
 from ..base.text import few, whole
-from ..core.callback import Callback
+from ..core.callback import Callback, attribute
 from ..core.events import Order
 from ..core.learner import Loop
 
@@ -180,7 +180,7 @@ class HooksCallback(Callback):
     def before_fit(self, learn: Loop) -> None:
         """Attach new hooks; what the last fit recorded goes."""
         check_not_compiled(learn.model)
-        self._depth, self._batches = getattr(learn, "depth", 0), 0
+        self._depth, self._batches = attribute(learn, "depth"), 0
         hidden = hidden_layers(learn.model)
         names = {m: name for name, m in learn.model.named_modules()}
         mods = self.mods or [m for m in names if self.mod_filter is None or self.mod_filter(m)]
@@ -191,7 +191,7 @@ class HooksCallback(Callback):
 
     def _fire(self, learn: Loop, hook: Hook, *args: Any) -> None:
         due = self._batches % self.every == 0 and self._watches(learn)
-        if due and getattr(learn, "depth", 0) == self._depth:
+        if due and attribute(learn, "depth") == self._depth:
             if self._silent:
                 self._silent = [h for h in self._silent if h is not hook]
             self.hookfunc(hook, *args)

@@ -19,7 +19,7 @@ from ..callbacks.training import loss_by_sample
 from ..core.history import History
 from ..core.learner import Loop
 from ..data.pipeline import class_names
-from .show_batches import images_of, own_colours
+from .show_batches import GREY, images_of, own_colours
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -147,7 +147,7 @@ class Interpretation:
             f"{self.classes[t.predicted]} / {self.classes[t.target]}\n{t.loss:.2f}" for t in worst
         ]
         shown = [own_colours(image[None], self.dls)[0] for image in images]
-        return show_images(shown, titles=titles, **kwargs)
+        return show_images(shown, **{"titles": titles, "cmap": GREY, **kwargs})
 
 
 def _has_loss_by_sample(learn: Loop) -> bool:

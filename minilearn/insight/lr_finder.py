@@ -12,7 +12,7 @@ import numpy as np
 from ..base.batch import batch_size
 from ..base.notebook import in_notebook
 from ..base.plotting import new_axes, quiet
-from ..core.callback import Callback
+from ..core.callback import Callback, attribute
 from ..core.events import CancelEpochException, CancelFitException, Order
 from ..core.learner import Loop
 from ..core.nested import inner, participants
@@ -105,7 +105,7 @@ class LRFinderCB(Callback):
 
     def after_loss(self, learn: Loop) -> None:
         """Collect the loss of a batch; one that is not finite ends the search before it is used."""
-        n = float(getattr(learn, "n_items", None) or batch_size(learn.batch) or 1)
+        n = float(attribute(learn, "n_items") or batch_size(learn.batch) or 1)
         loss = n * float(loss_of(learn).detach().mean())
         if (processes := processes_of(learn)) is not None:  # one search, one curve
             loss, n = map(sum, zip(*processes.gather((loss, n)), strict=True))
@@ -131,7 +131,7 @@ class LRFinderCB(Callback):
 
     def cleanup_fit(self, learn: Loop) -> None:
         """Show the curve in a notebook, in a fit of the user's own."""
-        if len(self.lrs) > 1 and in_notebook() and not getattr(learn, "depth", 0):
+        if len(self.lrs) > 1 and in_notebook() and not attribute(learn, "depth"):
             plot_curves(self.lrs, self.losses)
 
     def _end_if_done(self) -> None:

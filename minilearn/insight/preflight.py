@@ -42,7 +42,7 @@ def dry_run(self: Loop, cbs: Any = None, lr: float | slice | None = None) -> Non
         learn.dl = Shortened(learn.dl, 1)
 
     limit = LambdaCB(before_epoch=shorten, order=Order.ACCUMULATE)
-    cbs = [*self.cbs, *as_callbacks(cbs), limit]
+    cbs = [*self.cbs_of_fit(), *as_callbacks(cbs), limit]
     with tempfile.TemporaryDirectory() as folder, inner(self, cbs, trains=True):
         self.nesting = self.nesting._replace(scratch=Path(folder))
         with contextlib.redirect_stdout(io.StringIO()):

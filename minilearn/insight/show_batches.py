@@ -14,7 +14,7 @@ from ..core.events import CancelFitException, Order
 from ..core.learner import Loop
 from ..core.nested import inner, participants
 from ..data.pipeline import class_names
-from ..data.show_batch import images_of, own_colours, show_titled
+from ..data.show_batch import GREY, images_of, own_colours, show_titled
 
 
 def show_image_batch(self: Loop, max_n: int = 9, cbs: Any = None, **kwargs: Any) -> np.ndarray:
@@ -36,7 +36,7 @@ def show_image_batch(self: Loop, max_n: int = 9, cbs: Any = None, **kwargs: Any)
         ValueError: the batch has no images.
     """
     images = images_of(_training_batch(self, cbs))[:max_n]
-    return show_images(own_colours(images, self.dls), **kwargs)
+    return show_images(own_colours(images, self.dls), **{"cmap": GREY, **kwargs})
 
 
 def show_batch(self: Loop, max_n: int = 9, cbs: Any = None, **kwargs: Any) -> np.ndarray:
@@ -71,7 +71,7 @@ def show_results(
         for pair in zip(decided.tolist(), targs.tolist(), strict=True)
     ][:max_n]
     titles = [f"{predicted} / {actual}" for predicted, actual in pairs]
-    axs = show_images(own_colours(images, self.dls), titles=titles, **kwargs)
+    axs = show_images(own_colours(images, self.dls), **{"titles": titles, "cmap": GREY, **kwargs})
     for (predicted, actual), ax in zip(pairs, axs.flat, strict=False):
         ax.title.set_color("black" if predicted == actual else "red")
     return axs

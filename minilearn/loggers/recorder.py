@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..base.modes import is_training
 from ..base.plotting import as_written, subplots
 from ..core.callback import Callback
 from ..core.events import Order
@@ -67,7 +68,7 @@ class RecorderCB(Callback):
 
     def after_batch(self, learn: Loop) -> None:
         """Record each batch where your own learner does not count updates."""
-        if not self._by_update and getattr(learn, "training", learn.model.training):
+        if not self._by_update and is_training(learn):
             self._record(learn.opt)
 
     def after_epoch(self, learn: Loop) -> None:

@@ -25,8 +25,8 @@ class RunCB(Callback):
     """Write to a folder's `run.json` how each fit there was started, and how it ended.
 
     An entry has the command line, the plan of the fit, the optimizer and its settings, the model,
-    torch's seed, versions and devices, the git commit of the working directory and whether files
-    differ from it.
+    how `dls.pipeline` reads images, torch's seed, versions and devices, the git commit of the
+    working directory and whether files differ from it.
 
     Args:
         dir: the folder.
@@ -34,7 +34,7 @@ class RunCB(Callback):
 
     Events: before_fit, cleanup_fit
     Order:  REPORT
-    Reads:  scratch, plan, opt, model, error, epoch, steps_done
+    Reads:  scratch, plan, opt, model, dls, error, epoch, steps_done
     Writes:
     """
 
@@ -53,6 +53,8 @@ class RunCB(Callback):
             "model": str(learn.model),
             "seed": torch.initial_seed(),
         }
+        if (pipeline := getattr(learn.dls, "pipeline", None)) is not None:
+            entry["images"] = pipeline.reading
         entry |= {"opt": {"name": type(learn.opt).__name__, **getattr(learn.opt, "defaults", {})}}
         self._runs.append({**entry, "git": git_state(), "environment": environment()})
         self._write()

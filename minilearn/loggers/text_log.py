@@ -45,12 +45,13 @@ class LogCB(LoggerCB):
     Order:  REPORT
     Reads:  cbs, scratch, opt, training, steps_done, loss, loss_parts, loss_func, epoch, history,
             levels, error, n_items, n_steps, n_batches, iter, dls, plan,
-            batches_per_step, valid_name
+            batches_per_step, valid_name, stopped, depth
     Writes:
     Syncs: once in `every` updates
     """
 
     writes_everywhere = True
+    logs_stop = True
 
     def __init__(self, every: int = 50, path: str | Path | None = None, window: int = 20) -> None:
         self.window, self.path = window, path
@@ -111,8 +112,10 @@ class LogCB(LoggerCB):
         self.logger.info("going on after update %d; lines above may be of later ones", self._step)
 
     def cleanup_fit(self, learn: Loop) -> None:
-        """Write the last line, and close the file."""
+        """Write the last line, and why the fit ended early; close the file."""
         super().cleanup_fit(learn)
+        if learn.stopped is not None and not learn.depth:
+            self.logger.info(learn.stopped)
         self._redirected.close()
         for handler in self._own_handlers:
             self.logger.removeHandler(handler)

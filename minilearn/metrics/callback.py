@@ -6,6 +6,7 @@ import copy
 import warnings
 from typing import Any
 
+from fastcore.basics import noop
 from torch import Tensor
 
 from ..base.batch import HALF, batch_size, counted, describe, map_batch, tensors
@@ -13,13 +14,13 @@ from ..base.modes import is_training
 from ..base.rank import rank
 from ..base.text import differences, write_out
 from ..callbacks.training import adds_up
-from ..core.callback import Callback
+from ..core.callback import Callback, attribute
 from ..core.events import CancelException, Order
 from ..core.history import format_value
 from ..core.learner import Loop
 from ..distributed.barrier import processes_of
 from ..distributed.sync import Processes
-from .mean import FunctionMean, Mean, columns_of, finite, loss_of, per_item
+from .mean import FunctionMean, Mean, as_numbers, columns_of, finite, mean_loss, per_item
 from .merge import check_mergeable, merge_all
 from .update import (
     Updater,
@@ -32,19 +33,26 @@ from .update import (
     saved_state,
 )
 
+CHECK_EVERY = 128  # updates between two looks at the training loss, see `_check_early`
+
 
 class MetricsCB(Callback):
     """Measure the loss and any metrics over each training epoch and validation.
 
     A metric is a torcheval or torchmetrics object, any object with `update(preds, targs)`,
     `compute()` and `reset()`, or a function of `(preds, targs)`, whose values are averaged over the
-    items. Each epoch and validation begins anew. Values are read from the device once, at its end.
+    items. A function with a third parameter `sample_weight` gets the weights that
+    `TrainCB(sample_weight=...)` names, and is averaged by them. Each epoch and validation begins
+    anew. Values are read from the device at its end; the training loss is looked at in between, see
+    `on_nan`.
 
     Args:
         ms: metrics that are named after their class or function (`MulticlassAccuracy`, then
             `MulticlassAccuracy_2`).
-        on_nan: "raise" if the training loss of an epoch is not finite, or "warn" and go on. It only
-            warns where a `NonFiniteCB`, a clip or a scaler skips such updates.
+        on_nan: "raise" if the training loss of an epoch is not finite, or "warn" and go on. It is
+            read every 128 updates and at the end of the epoch; of several processes, at the end
+            alone. It only warns, at the end, where a `NonFiniteCB`, a clip or a scaler skips such
+            updates.
         quiet: print no rows; the history has them.
         metrics: metrics by name.
 
@@ -62,9 +70,10 @@ class MetricsCB(Callback):
 
     Events: before_fit, before_epoch, after_batch, after_epoch, cleanup_epoch
     Order:  METRICS
-    Reads:  training, valid_name, epoch, batch, n_items, preds, loss, loss_parts, loss_func, row,
-            error, cbs
+    Reads:  training, valid_name, epoch, steps_done, count, batch, n_items, preds, loss, loss_parts,
+            loss_func, row, error, cbs
     Writes: metrics, row
+    Syncs:  once in 128 updates
     """
 
     order = Order.METRICS
@@ -81,10 +90,11 @@ class MetricsCB(Callback):
         self.loss = Mean()
         self.all_metrics = {**self.metrics, "loss": self.loss}
         self.parts: dict[str, Mean] = {}  # of losses that are sums of named parts
-        self.functions = [m for m in self.metrics.values() if isinstance(m, FunctionMean)]
-        objects = (m for m in self.metrics.values() if not isinstance(m, FunctionMean))
-        self.updater = Updater(objects)
+        self.functions = [m for m in self.metrics.values() if _by_batch(m)]
+        self.updater = Updater(m for m in self.metrics.values() if not _by_batch(m))
         self._measuring, self._split, self._warned = False, None, False
+        self._adds_up = self._counts_rows = False  # what holds for an epoch, see before_epoch
+        self._checked: int | None = None  # updates made at the last look at the loss
         self._unknown: Any = None  # the shapes of the batches, while their items are unknown
         self._seen: dict[str, None] = {}
         self._resumed: Any = None  # the state that a resume gave
@@ -104,24 +114,37 @@ class MetricsCB(Callback):
         for metric in (*self.all_metrics.values(), self.updater):
             metric.reset()
         self.parts, self._measuring, self._unknown = {}, True, None
-        owner = learn.owner("get_loss") if hasattr(learn, "owner") else None
+        owner = attribute(learn, "owner")("get_loss")
         self._split = getattr(owner, "split", None)
+        self._weight_of = getattr(owner, "weight_of", noop)
+        self._adds_up = adds_up(learn)
+        usual = getattr(type(learn), "n_items", Loop.n_items) is Loop.n_items
+        self._counts_rows = usual and attribute(learn, "count") is None
+        watches = is_training(learn) and self.on_nan == "raise" and not skips_bad_updates(learn)
+        alone = processes_of(learn) is None  # several find it together, at the end of the epoch
+        steps = attribute(learn, "steps_done") if watches and alone else None
+        self._checked = None if steps is None else steps // CHECK_EVERY
         if self._resumed is not None:
             self._resume()
 
     def after_batch(self, learn: Loop) -> None:
         """Update the means and metrics with a finished batch."""
-        n, loss = self._items(learn), loss_of(learn)
+        n = self._items(learn)
+        loss = per_item(learn.loss, n) if self._adds_up else mean_loss(learn)
         if isinstance(loss, (Tensor, float, int)):
             self.loss.update(loss, n)
-        for name, part in (getattr(learn, "loss_parts", None) or {}).items():
-            if name != "loss":
-                self._part(name).update(per_item(part, n) if adds_up(learn) else part, n)
+        if parts := attribute(learn, "loss_parts"):
+            for name, part in parts.items():
+                if name != "loss":
+                    self._part(name).update(per_item(part, n) if self._adds_up else part, n)
         if self.metrics:
             preds, targs = map_batch(_in_float32, learn.preds), self._targets(learn)
             for metric in self.functions:
-                metric.update(preds, targs, n)
-            self.updater.update(preds, targs)
+                weight = self._weight_of(learn.batch) if metric.weighs else None
+                metric.update(preds, targs, n, weight)
+            self.updater.update(preds, targs, n)
+        if self._checked is not None and learn.steps_done // CHECK_EVERY > self._checked:
+            self._check_early(learn)
 
     def after_epoch(self, learn: Loop) -> None:
         """Compute the values, and publish them."""
@@ -131,7 +154,7 @@ class MetricsCB(Callback):
 
     def cleanup_epoch(self, learn: Loop) -> None:
         """Do so too where a cancel ended the epoch; an error leaves no row."""
-        if isinstance(getattr(learn, "error", None), CancelException):
+        if isinstance(attribute(learn, "error"), CancelException):
             self.after_epoch(learn)
         self._measuring = False
 
@@ -143,12 +166,12 @@ class MetricsCB(Callback):
         Raises:
             ValueError: it is unknown, and the mean over the items depends on it.
         """
-        n = learn.n_items if hasattr(type(learn), "n_items") else batch_size(learn.batch)
+        n = batch_size(learn.batch, self._split) if self._counts_rows else learn.n_items
         if n is not None and self._unknown is None:
             return n
         shapes = [tuple(x.shape) for x in tensors(learn.batch)]
         alike = self._unknown == shapes if self._unknown is not None else not self.loss.any
-        if not alike or adds_up(learn):
+        if not alike or self._adds_up:
             counted(None, learn.batch, "MetricsCB weighs batches by their items")
         self._unknown = shapes
         if not self._warned:
@@ -208,8 +231,10 @@ class MetricsCB(Callback):
         if not values:
             return
         row = {"epoch": learn.epoch, "train": "train" if training else "eval", **values}
+        if not training and "weights" in getattr(learn, "row", ()):  # they are averages
+            row["weights"] = learn.row["weights"]
         self.rows.append(row)
-        part = "train" if training else getattr(learn, "valid_name", None)
+        part = "train" if training else attribute(learn, "valid_name")
         columns = {_column(name, part): value for name, value in values.items()}
         self._seen.update(dict.fromkeys(columns))
         if hasattr(learn, "row"):
@@ -251,13 +276,23 @@ class MetricsCB(Callback):
         phase = "valid" if row["train"] == "eval" else row["train"]
         write_out("  ".join([f"epoch {row['epoch']}", phase, *values]) + "\n")
 
-    def _check_finite(self, learn: Loop, values: dict[str, Any], training: bool) -> None:
+    def _check_early(self, learn: Loop) -> None:
+        """Look at the loss so far, every `CHECK_EVERY` updates; this waits for the device."""
+        self._checked = learn.steps_done // CHECK_EVERY
+        means = {**self.parts, "loss": self.loss}
+        values = {name: as_numbers(mean.compute()) for name, mean in means.items() if mean.any}
+        self._check_finite(learn, values, True, f" after {learn.steps_done} updates")
+
+    def _check_finite(
+        self, learn: Loop, values: dict[str, Any], training: bool, when: str = ""
+    ) -> None:
         losses = {name: values[name] for name in (*self.parts, "loss") if name in values}
         bad = [f"{name} is {v}" for name, v in losses.items() if not finite(v)]
         if not bad:
             return
         phase = "training" if training else "validation"
-        message = f"the {phase} loss of epoch {learn.epoch} is not finite: {', '.join(bad)}"
+        found = f"is not finite{when}: {', '.join(bad)}"
+        message = f"the {phase} loss of epoch {learn.epoch} {found}"
         if not training or self.on_nan == "warn" or skips_bad_updates(learn):
             warnings.warn(message, stacklevel=2)
             return
@@ -311,7 +346,12 @@ class MetricsCB(Callback):
 
 def skips_bad_updates(learn: Any) -> bool:
     """Return whether a callback may skip updates whose loss is not finite."""
-    return any(getattr(cb, "skips_non_finite", False) for cb in getattr(learn, "cbs", ()))
+    return any(getattr(cb, "skips_non_finite", False) for cb in attribute(learn, "cbs"))
+
+
+def _by_batch(metric: Any) -> bool:
+    """Return whether a metric is a function that must be called on each batch by itself."""
+    return isinstance(metric, FunctionMean) and not metric.joins
 
 
 def _column(name: str, part: str | None) -> str:

@@ -20,7 +20,7 @@ def _counted(
     return None if ignore_index is None else (targs != ignore_index).sum()
 
 
-@averaged(items=_counted)
+@averaged(items=_counted, joins=True)
 def accuracy(
     preds: Tensor, targs: Tensor, *, axis: int = 1, ignore_index: int | None = None, topk: int = 1
 ) -> Tensor:
@@ -61,6 +61,7 @@ def _hits(preds: Tensor, targs: Tensor, axis: int, topk: int) -> Tensor:
     )
 
 
+@averaged(joins=True)
 def accuracy_multi(
     preds: Tensor, targs: Tensor, *, thresh: float = 0.5, sigmoid: bool = True
 ) -> Tensor:

@@ -8,17 +8,20 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterable
-from itertools import groupby
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..base.batch import to_device
+from ..base.foreign_names import public_names
+from ..base.lazy import LazyName
+from ..base.text import did_you_mean
 from .mean import FunctionMean
 
 CACHES = ("_computed", "_forward_cache")  # results in torchmetrics, which a reset clears
 KEEP_BYTES = 256 * 1024  # clones of predictions and targets kept for one joined update
+KEEP_BATCHES = 64  # more of them save nothing: their memory would be cold
 
 JOINING = (
     "torcheval.metrics.classification.",
@@ -28,7 +31,7 @@ JOINING = (
 )
 """Modules whose metrics may be updated on joined batches (not those of windows and rates)."""
 
-RESERVED = ("loss", "epoch", "steps", "time", "train", "valid_loss")
+RESERVED = ("loss", "epoch", "steps", "time", "train", "valid_loss", "weights")
 
 
 def metrics_by_name(ms: tuple, metrics: dict[str, Any]) -> dict[str, Any]:
@@ -65,11 +68,18 @@ def as_metric(name: str, m: Any) -> Any:
     Raises:
         TypeError: `m` is no metric.
     """
-    m = m() if isinstance(m, type) else m
+    if isinstance(m, (type, LazyName)):
+        try:
+            m = m()
+        except TypeError as e:  # it needs arguments
+            raise TypeError(f"metric {name!r} is a class: write {m.__name__}(…), since {e}") from e
     if all(callable(getattr(m, method, None)) for method in ("update", "compute", "reset")):
         return m
     if callable(m):
         return FunctionMean(m)
+    if isinstance(m, str):
+        near = did_you_mean(m, public_names(), n=1)
+        raise TypeError(f"metrics has the text {m!r}: write the function or object itself{near}")
     raise TypeError(
         f"metric {name!r} is a {type(m).__name__}: give a function of (preds, targs), or an "
         "object with update, compute and reset"
@@ -77,16 +87,18 @@ def as_metric(name: str, m: Any) -> Any:
 
 
 class Updater:
-    """Updates metric objects, on joined batches where that gives the same value.
+    """Updates metrics, on joined batches where that gives the same value.
 
     The first batch is not joined, so that a metric that cannot use it raises there. Later ones of
     metrics that join (`JOINING`, or an attribute `joins = True`) wait as clones of at most
-    `KEEP_BYTES`, and are concatenated into one update.
+    `KEEP_BYTES`, and are concatenated into one update. Functions join where an item is a row.
     """
 
     def __init__(self, metrics: Iterable[Any]) -> None:
         metrics = list(metrics)
         self.joining = [m for m in metrics if joins(m)]
+        self.functions = [m for m in self.joining if isinstance(m, FunctionMean)]
+        self.objects = [m for m in self.joining if not isinstance(m, FunctionMean)]
         self.others = [m for m in metrics if not joins(m)]
         self.reset()
 
@@ -95,32 +107,43 @@ class Updater:
         self.begun, self.kept, self.bytes = False, [], 0
         self._on_cpu: set[int] = set()  # metrics whose state the device of the data cannot hold
 
-    def update(self, preds: Any, targs: Any) -> None:
-        """Update all metrics with a batch, now or later."""
+    def update(self, preds: Any, targs: Any, n: Any = None) -> None:
+        """Update all metrics with a batch of `n` items, now or later."""
         for metric in self.others:
             self._update(metric, preds, targs)
         if self.joining:
-            self._join(preds, targs)
+            self._join(preds, targs, n)
         self.begun = True
 
-    def _join(self, preds: Any, targs: Any) -> None:
+    def _join(self, preds: Any, targs: Any, n: Any) -> None:
         size = preds.nbytes + targs.nbytes if _can_join(preds, targs) else KEEP_BYTES
-        if self.bytes + size > KEEP_BYTES:
+        if self.bytes + size > KEEP_BYTES or len(self.kept) >= KEEP_BATCHES:
             self.flush()
-        if not self.begun or size >= KEEP_BYTES:
-            for metric in self.joining:
+        at_once = not self.begun or size >= KEEP_BYTES
+        by_row = not at_once and type(n) is int and n == len(preds)
+        if self.kept and not at_once and not _alike(self.kept[-1], (preds, targs, by_row)):
+            self.flush()
+        if not by_row:
+            for function in self.functions:
+                function.update(preds, targs, n)
+        if at_once:
+            for metric in self.objects:
                 self._update(metric, preds, targs)
-        else:  # clones, because a loader may refill its buffers
-            self.kept.append((preds.clone(), targs.clone()))
+        elif by_row or self.objects:  # clones, because a loader may refill its buffers
+            self.kept.append((preds.clone(), targs.clone(), by_row))
             self.bytes += size
 
     def flush(self) -> None:
         """Update the metrics with what waits."""
         kept, self.kept, self.bytes = self.kept, [], 0
-        for _, alike in groupby(kept, _signature):
-            preds, targs = map(torch.cat, zip(*alike, strict=True))
-            for metric in self.joining:
-                self._update(metric, preds, targs)
+        if not kept:
+            return
+        all_preds, all_targs, by_row = zip(*kept, strict=True)
+        preds, targs = torch.cat(all_preds), torch.cat(all_targs)
+        for function in self.functions if by_row[0] else ():
+            function.update(preds, targs, len(preds))
+        for metric in self.objects:
+            self._update(metric, preds, targs)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what waits."""
@@ -128,8 +151,8 @@ class Updater:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with what waited."""
-        self.begun, self.kept = state["begun"], [tuple(pair) for pair in state["kept"]]
-        self.bytes = sum(preds.nbytes + targs.nbytes for preds, targs in self.kept)
+        self.begun, self.kept = state["begun"], [tuple(kept) for kept in state["kept"]]
+        self.bytes = sum(preds.nbytes + targs.nbytes for preds, targs, _ in self.kept)
 
     def _update(self, metric: Any, preds: Any, targs: Any) -> None:
         """Update `metric` on the device of the data, or on the CPU if its state has to be there."""
@@ -157,8 +180,13 @@ def _can_join(preds: Any, targs: Any) -> bool:
     return both and preds.dim() > 0 and targs.dim() > 0 and len(preds) == len(targs)
 
 
-def _signature(kept: tuple[Tensor, Tensor]) -> tuple:
-    return tuple((x.shape[1:], x.dtype, x.device) for x in kept)
+def _alike(kept: tuple[Tensor, Tensor, bool], new: tuple[Tensor, Tensor, bool]) -> bool:
+    """Return whether two batches can be joined."""
+    for a, b in zip(kept[:2], new[:2], strict=True):
+        same = a.shape == b.shape or a.shape[1:] == b.shape[1:]
+        if not same or a.dtype != b.dtype or a.device != b.device:
+            return False
+    return kept[2] is new[2]
 
 
 def saved_state(name: str, metric: Any) -> Any:

@@ -7,7 +7,7 @@ another is given, so that all devices get the same. Images (B, C, H, W) may be f
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -22,23 +22,35 @@ def rand_erase(
     max_num: int = 4,
     *,
     per_sample: bool = False,
+    prob: float = 1.0,
+    mode: Literal["pixel", "channel", "constant"] = "pixel",
     generator: Generator | None = None,
 ) -> Tensor:
-    """Fill random rectangles with noise that has the mean, std and range of `x`.
+    """Fill random rectangles with noise that has the mean, std and range of `x`, or with a colour.
 
     Args:
         x: images (B, C, H, W).
         pct: height and width of a rectangle, as a fraction of the image's.
         max_num: the most rectangles; their number is random and may be 0.
         per_sample: draw new rectangles for each image, instead of the same for all.
+        prob: the probability that an image (without `per_sample`, the batch) gets any.
+        mode: "pixel" for noise; "channel" for one random value in each channel of an image;
+            "constant" for zeros.
         generator: of the random numbers, on the CPU.
+
+    Raises:
+        ValueError: `mode` is none of the three, or `x` is no batch of images.
     """
+    if mode not in ("pixel", "channel", "constant"):
+        raise ValueError(f"mode is 'pixel', 'channel' or 'constant', got {mode!r}")
+    shape = x.shape if mode == "pixel" else (*x.shape[:2], 1, 1)
     values, where = x.float(), x.device if generator is None else generator.device
-    noise = to_device(torch.randn(x.shape, generator=generator, device=where), x.device)
+    noise = to_device(torch.randn(shape, generator=generator, device=where), x.device)
     noise = (noise * values.std() + values.mean()).clamp(values.min(), values.max())
     noise = (noise if x.is_floating_point() else noise.round()).to(x.dtype)
+    noise = torch.zeros_like(noise) if mode == "constant" else noise
     erased = x
-    for top, left, drawn in _positions(x, pct, max_num, per_sample, generator):
+    for top, left, drawn in _positions(x, pct, max_num, per_sample, generator, prob):
         erased = torch.where(_rectangle(x, pct, top, left) & drawn, noise, erased)
     return erased
 
@@ -70,7 +82,12 @@ def rand_copy(
 
 
 def _positions(
-    x: Tensor, pct: float, max_num: int, per_sample: bool, generator: Generator | None
+    x: Tensor,
+    pct: float,
+    max_num: int,
+    per_sample: bool,
+    generator: Generator | None,
+    prob: float = 1.0,
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Draw `max_num` positions: top and left, (n, 1), and whether they are used, (n, 1, 1, 1)."""
     if x.dim() != 4:
@@ -79,6 +96,8 @@ def _positions(
     free = (1 - pct) * torch.tensor(x.shape[-2:]).view(2, 1, 1)  # range of the first row and column
     corners = (torch.rand(max_num, 2, n, 1, generator=generator) * free).long()
     number = torch.randint(max_num + 1, (n, 1, 1, 1), generator=generator)
+    if prob < 1:
+        number *= torch.rand(number.shape, generator=generator) < prob
     corners, number = to_device((corners, number), x.device)
     return ((top, left, number > i) for i, (top, left) in enumerate(corners))
 

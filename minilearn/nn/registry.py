@@ -16,7 +16,7 @@ from torch import nn
 from minilearn.base.text import did_you_mean
 
 from . import timm_models
-from .timm_models import TIMM
+from .timm_models import HUB, TIMM
 
 F = TypeVar("F", bound=Callable[..., nn.Module])
 
@@ -69,7 +69,8 @@ def create_model(name: str, **arguments: Any) -> nn.Module:
     Args:
         name: of a registered function; "timm/NAME" for a model of timm, where that is installed
             (`num_classes` replaces its head, `in_chans` its first layer, `pretrained=True` asks for
-            its weights); or "package.module:function", any callable that returns a model.
+            its weights); "hf-hub:OWNER/NAME" for one on the Hugging Face hub, which timm loads; or
+            "package.module:function", any callable that returns a model.
         arguments: those of the function.
 
     Raises:
@@ -78,18 +79,30 @@ def create_model(name: str, **arguments: Any) -> nn.Module:
         ImportError: the package that is named is not installed.
     """
     arguments = {key: from_plain(value) for key, value in arguments.items()}
-    if name.startswith(TIMM):
+    if name.startswith((TIMM, HUB)):
         return timm_models.create(name.removeprefix(TIMM), arguments)
     return model_maker(name)(**arguments)
 
 
-def remake_model(name: str, arguments: Mapping[str, Any]) -> nn.Module:
-    """Make a model that a file describes, which may only name registered functions and timm.
+def remake_model(name: str, arguments: Mapping[str, Any], trust: bool = False) -> nn.Module:
+    """Make a model that a file describes: by a registered function, timm, or a class of a module.
+
+    Args:
+        name: registered, timm's, or "package.module:Class".
+        arguments: those of the function or class.
+        trust: allow to import a module that is named.
 
     Raises:
-        ValueError: the name is not registered here, or timm would read other files.
+        ValueError: the name is not registered here, names no class of a model, or needs trust; or
+            timm would read other files.
+        ImportError: there is no such module.
     """
-    if name not in MODELS and not name.startswith(TIMM):
+    if ":" in name:
+        if not trust:
+            raise ValueError(f"the model is a {name}: pass trust=True to import that module")
+        if not (isinstance(made := named_object(name), type) and issubclass(made, nn.Module)):
+            raise ValueError(f"{name} is no class of a model")
+    elif name not in MODELS and not name.startswith(TIMM):
         raise ValueError(_no_model(name))
     if name.startswith(TIMM):
         timm_models.check_remade(name, arguments)
@@ -103,7 +116,7 @@ def model_maker(name: str) -> Callable[..., Any]:
         ValueError: there is no such name; near ones are suggested.
         ImportError: the package that is named is not installed.
     """
-    if name.startswith(TIMM):
+    if name.startswith((TIMM, HUB)):
         return timm_models.entry(name.removeprefix(TIMM))
     if ":" in name:
         return named_object(name)
@@ -173,6 +186,48 @@ def built_by(model: Any) -> tuple[str, dict[str, Any]] | None:
         return None
     name, arguments = known
     return name, {key: _to_plain(value, f"{name}({key}=…)") for key, value in arguments.items()}
+
+
+def class_and_arguments(model: nn.Module) -> tuple[str, dict[str, Any]]:
+    """Return "package.module:Class" of a model, and the arguments found under their names in it.
+
+    An argument that the model does not keep has its default. `made_alike` tells whether that is so.
+
+    Raises:
+        ValueError: the class cannot be imported, or an argument is unknown or not plain.
+    """
+    made = type(model)
+    found: Any = sys.modules.get(made.__module__)
+    for part in made.__qualname__.split("."):
+        found = getattr(found, part, None)
+    if made.__module__ == "__main__" or found is not made:
+        raise ValueError("its class is in the running script or a function, not in a module")
+    arguments = {}
+    for p in inspect.signature(made).parameters.values():
+        if p.name in vars(model):
+            arguments[p.name] = _to_plain(vars(model)[p.name], f"{made.__name__}({p.name}=…)")
+        elif p.default is p.empty and "VAR_" not in p.kind.name:
+            raise ValueError(f"it does not keep the argument {p.name!r} as self.{p.name}")
+    return f"{made.__module__}:{made.__qualname__}", arguments
+
+
+def made_alike(one: nn.Module, two: nn.Module) -> bool:
+    """Return whether two models have the same modules, with the same settings in each."""
+    settings = [
+        [(name, *_settings(m)) for name, m in model.named_modules()] for model in (one, two)
+    ]
+    return settings[0] == settings[1]
+
+
+def _settings(module: nn.Module) -> tuple[type, str, dict[str, Any]]:
+    def plain(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [plain(item) for item in value]
+        return value if isinstance(value, PLAIN) else getattr(value, "__qualname__", None)
+
+    kept = {name: plain(value) for name, value in vars(module).items() if name != "training"}
+    known = {name: value for name, value in kept.items() if value is not None}
+    return type(module), module.extra_repr(), known
 
 
 def _to_plain(value: Any, where: str) -> Any:

@@ -15,6 +15,7 @@ from torch import nn
 from minilearn.base.text import did_you_mean
 
 TIMM = "timm/"  # prefix of its models' names
+HUB = "hf-hub:"  # prefix of models on the Hugging Face hub, which timm loads
 # Arguments that read files from elsewhere.
 EXTERNAL = ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path")
 EXTERNAL += ("cache_dir",)
@@ -32,6 +33,8 @@ def entry(name: str) -> Callable[..., nn.Module]:
     Raises:
         ValueError: it has none; near names are suggested.
     """
+    if name.startswith(HUB):
+        return timm_module().create_model
     if name.partition(".")[0] not in names():
         raise ValueError(f"timm has no model {name!r}{did_you_mean(name, names())}")
     return timm_module().model_entrypoint(name)
@@ -45,13 +48,15 @@ def create(name: str, arguments: dict[str, Any]) -> nn.Module:
     except TypeError as e:  # its constructors accept any keyword
         raise ValueError(f"timm/{name} cannot be made with {arguments}: {e}") from e
     except Exception as e:  # each way of downloading has its own errors
-        if not arguments.get("pretrained"):
+        if not (arguments.get("pretrained") or name.startswith(HUB)):
             raise
         raise ValueError(
             f"the pretrained weights of timm/{name} cannot be had: {_last_line(e)}. Go online once "
             "(they are kept), or leave out pretrained"
         ) from e
     kept = {k: v for k, v in arguments.items() if k not in EXTERNAL}
+    if name.startswith(HUB):  # a file names the architecture, which is made without the hub
+        name = model.pretrained_cfg["architecture"]
     model._built_by = (f"{TIMM}{name}", kept)
     return model
 
@@ -67,16 +72,29 @@ def check_remade(name: str, arguments: Mapping[str, Any]) -> None:
         raise ValueError(f"the metadata of {name} asks for {asked[0]}, which is no part of it")
 
 
-def normalisation(name: str, channels: int) -> dict[str, list[float]]:
-    """Return the mean and std of each channel that a model of timm was trained with."""
+def data_config(name: str, channels: int) -> dict[str, Any]:
+    """Return how the images of a timm model are prepared, as options of `image_dls`.
+
+    Args:
+        name: of the model, without "timm/".
+        channels: of the images; the mean and std of 3 channels are averaged for 1.
+
+    Returns:
+        `mean`, `std`, `interpolation` and `crop_pct`; nothing for a model without weights.
+    """
     entry(name)
-    cfg = timm_module().get_pretrained_cfg(name)
-    if cfg is None:  # a model without weights for it has none
-        return {}
-    stats = {"mean": list(cfg.mean), "std": list(cfg.std)}
-    if channels == len(stats["mean"]):
-        return stats
-    return {key: [sum(values) / len(values)] * channels for key, values in stats.items()}
+    if name.startswith(HUB):
+        hub = timm_module("timm.models")
+        cfg = hub.load_model_config_from_hf(name.removeprefix(HUB))[0]
+    else:
+        found = timm_module().get_pretrained_cfg(name)
+        cfg = {} if found is None else vars(found)
+    config = {key: cfg[key] for key in ("interpolation", "crop_pct") if cfg.get(key)}
+    for key in ("mean", "std"):
+        if values := list(cfg.get(key) or ()):
+            same = channels == len(values)
+            config[key] = values if same else [sum(values) / len(values)] * channels
+    return config
 
 
 def _last_line(e: Exception) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 from torch import nn
 from torch.nn import Parameter
 
+from ..base.arguments import check_lr
+from ..base.foreign_names import known_keywords
 from ..base.modes import has_buffers, hold_frozen
 from ..base.text import did_you_mean, few
 from ..core.callback import as_callbacks
+from ..core.fit import FitOptions
 from ..core.learner import Loop
 from ..core.nested import make_lazy_weights
 from .optimizer import layer_groups, matches
@@ -88,6 +91,7 @@ def _set_trainable(
     hold_frozen(model, params, modules, not trainable)
 
 
+@known_keywords(*FitOptions.__annotations__)
 def fine_tune(
     self: Loop,
     n_epochs: int,
@@ -98,8 +102,7 @@ def fine_tune(
     pct_start: float = 0.3,
     div: float = 5.0,
     cbs: Any = None,
-    resume: Any = None,
-    **kwargs: Any,
+    **kwargs: Unpack[FitOptions],
 ) -> None:
     """Train the last layer of a pretrained model alone for a while, then all of it.
 
@@ -112,12 +115,12 @@ def fine_tune(
         pct_start: the fraction of updates in which the rates rise.
         div: the rates begin at the highest divided by this.
         cbs: further callbacks for both fits.
-        resume: as in `fit`; the fit that the checkpoint belongs to goes on.
-        kwargs: passed to both fits.
+        kwargs: passed to both fits; with `resume`, the one that the checkpoint belongs to goes on.
 
     Source: fastai, `Learner.fine_tune`.
     """
-    cbs = as_callbacks(cbs)
+    check_lr(base_lr)
+    cbs, resume = as_callbacks(cbs), kwargs.pop("resume", None)
     resumed = self._resume_cbs(resume, cbs) if resume not in (None, False) else []
     in_second = any(cb.saved.get("stage") == "fine_tune, 2" for cb in resumed)
     try:

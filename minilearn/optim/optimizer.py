@@ -23,6 +23,7 @@ from ..core.learner import Loop
 from ..core.nested import make_lazy_weights
 from ..nn.init import NORMS
 from ..nn.timm_models import timm_module
+from .lookahead import lookahead
 from .schedulers import set_lr
 
 __all__ = ["optimizer", "param_groups"]
@@ -53,7 +54,8 @@ def optimizer(
     Args:
         func: the name of an optimizer of torch, or of timm where that is installed, with the
             options that timm gives it (momentum 0.9); or a class. "momentum" and "nesterov" are SGD
-            with a momentum of 0.9, which "rmsprop" has too.
+            with a momentum of 0.9, which "rmsprop" has too. "lookahead_adamw" and the like wrap any
+            of them in `lookahead`.
         wd: this and the next three are passed to `param_groups`.
         no_decay: see there.
         layer_decay: see there.
@@ -107,6 +109,9 @@ def named_optimizer(name: str) -> tuple[Callable[..., Any], dict[str, Any]]:
         if isinstance(c, type) and issubclass(c, torch.optim.Optimizer) and n != "Optimizer"
     }
     name = name.lower()
+    if name.startswith("lookahead_"):
+        func, options = named_optimizer(name.removeprefix("lookahead_"))
+        return lookahead(func), options
     if name in NAMED:
         return NAMED[name]
     if name in known:
@@ -180,6 +185,14 @@ def check_optimizer(self: Loop) -> None:
         )
     if groups is None:
         return
+    owner = self._owners.get("backward")
+    ours = owner is None or owner.definer.__module__.startswith("minilearn.")
+    if getattr(self.opt, "is_second_order", False) and ours:
+        raise TypeError(
+            f"{type(self.opt).__name__} differentiates the gradients, whose graph a usual backward "
+            "pass does not keep. Use a subclass of TrainCB whose backward(self, learn) is "
+            "learn.loss.backward(create_graph=True)"
+        )
     try:
         closure = inspect.signature(self.opt.step).parameters.get("closure")
     except (TypeError, ValueError):  # it has no signature

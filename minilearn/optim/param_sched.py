@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate
@@ -64,7 +65,7 @@ class ParamSchedCB(Callback):
     ) -> None:
         if by not in UNITS:
             raise ValueError(f"by is one of {', '.join(UNITS)}; got {by!r}")
-        self.of, self.by, self.factor, self.options = of, by, factor, options
+        self._of, self.by, self.factor, self.options = of, by, factor, options
         self._epoch: int | None = None  # for which values were set; None before the first
         self._found: dict[int, tuple[Any, dict[str, Any]]] = {}  # attributes before the fit, by id
         self._curves: dict[tuple[str, int], list[float]] = {}  # of torch's schedules
@@ -92,6 +93,7 @@ class ParamSchedCB(Callback):
     def cleanup_fit(self, learn: Loop) -> None:
         """Give attributes back their values."""
         for target, values in self._found.values():
+            vars(target).pop("as_given", None)
             for name, value in values.items():
                 setattr(target, name, value)
 
@@ -107,6 +109,9 @@ class ParamSchedCB(Callback):
         self._found = {
             id(x): (x, {name: get_option(x, name) for name in self.options}) for x in own
         }
+        for target, _ in self._found.values():
+            if isinstance(target, Callback):
+                vars(target)["as_given"] = copy.copy(target)  # for a checkpoint to describe
         for name in self.options.keys() - (self.options if self.factor else self._schedules):
             bases = [self._base(target, name) for target in targets]
             if any(base != bases[0] for base in bases):
@@ -116,7 +121,7 @@ class ParamSchedCB(Callback):
                 )
 
     def _targets(self, learn: Loop) -> list[Any]:
-        several = learn.opt.param_groups if self.of is None else self.of
+        several = learn.opt.param_groups if self._of is None else self._of
         several = several if isinstance(several, (list, tuple)) else [several]
         return [learn.opt.param_groups[x] if isinstance(x, int) else x for x in several]
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
+from ..base.foreign_names import known_keywords
 from ..core.callback import as_callbacks
+from ..core.fit import FitOptions
 from ..core.learner import Loop
 from .sched_callbacks import BatchSchedCB
 from .schedulers import Factory, flat_cos, one_cycle
 
 
+@known_keywords(*FitOptions.__annotations__)
 def fit_one_cycle(
     self: Loop,
     n_epochs: int | None = None,
@@ -21,7 +24,7 @@ def fit_one_cycle(
     div: float = 25.0,
     div_final: float = 1e5,
     cbs: Any = None,
-    **kwargs: Any,
+    **kwargs: Unpack[FitOptions],
 ) -> None:
     """Fit with a learning rate that goes up and then down, and a momentum that does the opposite.
 
@@ -51,6 +54,7 @@ def fit_one_cycle(
     _fit_with(self, cycle, n_epochs, lr_max, cbs, kwargs)
 
 
+@known_keywords(*FitOptions.__annotations__)
 def fit_flat_cos(
     self: Loop,
     n_epochs: int | None = None,
@@ -59,7 +63,7 @@ def fit_flat_cos(
     pct_start: float = 0.75,
     div_final: float = 1e5,
     cbs: Any = None,
-    **kwargs: Any,
+    **kwargs: Unpack[FitOptions],
 ) -> None:
     """Fit with a flat learning rate that ends along a cosine.
 
@@ -79,7 +83,7 @@ def fit_flat_cos(
 
 
 def _fit_with(
-    learn: Loop, sched: Factory, n_epochs: int | None, lr: Any, cbs: Any, kwargs: dict[str, Any]
+    learn: Loop, sched: Factory, n_epochs: int | None, lr: Any, cbs: Any, kwargs: FitOptions
 ) -> None:
-    top = max(lr) if isinstance(lr, Sequence) else lr
+    top = max(lr) if isinstance(lr, (list, tuple)) else lr
     learn.fit(n_epochs, lr=top, cbs=[*as_callbacks(cbs), BatchSchedCB(sched)], **kwargs)

@@ -120,7 +120,7 @@ class BaseSchedCB(Callback):
         done, saved = (self._state[k] for k in ("steps", "schedule")) if self._state else (0, None)
         check_length(self.sched, opt, lengths, done, saved)  # first: the last one made is the fit's
         self.schedo = build(self.sched, opt, lengths)
-        self._running = True
+        self._running, self._stepped = True, False
         main = getattr(self.schedo, "main", self.schedo)
         own = getattr(main, "total_steps", None)
         self._limit = lengths.total if asked_lengths(self.sched) else own
@@ -145,13 +145,14 @@ class BaseSchedCB(Callback):
                     "length says: the learning rate stays at its last value. Give fit n_steps=…",
                     stacklevel=2,
                 )
-        elif self.steps == 1:
+        elif self._stepped:
+            self.schedo.step(*args)
+        else:
+            self._stepped = True
             with warnings.catch_warnings():
-                # an epoch that was cancelled had no update, and counts all the same
+                # no update before it: the epoch was cancelled, or all of it was done at a resume
                 warnings.filterwarnings("ignore", message=".*lr_scheduler.step")
                 self.schedo.step(*args)
-        else:
-            self.schedo.step(*args)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the scheduler's state, and the options that it may have set."""
@@ -202,19 +203,18 @@ def _bases(state: dict[str, Any], otherwise: list[float]) -> list[float]:
     return state.get("main", state).get("base_lrs", otherwise)
 
 
-def _scaled(state: dict[str, Any], factors: list[float]) -> dict[str, Any]:
-    """Return the state of a schedule with its rates scaled, group by group."""
-    if all(factor == 1 for factor in factors):
+def _scaled(state: Any, factors: list[float]) -> Any:
+    """Return the state of a schedule, and of its parts, with the rates scaled group by group."""
+    if isinstance(state, list):
+        return [_scaled(part, factors) for part in state]
+    if not isinstance(state, dict):
         return state
-    scaled = dict(state)
-    for name in ("base_lrs", "_last_lr", "lrs"):
-        if name in state:
-            scaled[name] = [rate * f for rate, f in zip(state[name], factors, strict=False)]
-    if "main" in state:
-        scaled["main"] = _scaled(state["main"], factors)
-    if "_schedulers" in state:
-        scaled["_schedulers"] = [_scaled(part, factors) for part in state["_schedulers"]]
-    return scaled
+    return {
+        name: [rate * f for rate, f in zip(value, factors, strict=False)]
+        if name in ("base_lrs", "_last_lr", "lrs")
+        else _scaled(value, factors)
+        for name, value in state.items()
+    }
 
 
 def schedule_differences(

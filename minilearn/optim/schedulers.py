@@ -321,8 +321,8 @@ def check_length(factory: Factory, opt: Optimizer, lengths: Lengths, done: int, 
                 return
             raise ValueError(
                 f"{factory_name(factory)} cannot make {total} steps, one for each {lengths.unit} "
-                f"of this fit: {e}. Make it as long, or leave out its length (total_steps=…), and "
-                "it is taken from the fit."
+                f"of this fit: {str(e) or type(e).__name__}. Make it as long, or leave out "
+                "its length (total_steps=…), and it is taken from the fit."
             ) from e
 
 

@@ -110,7 +110,7 @@ def menu() -> list[Any]:
     return [
         {"Home": "index.md"},
         "getting_started.md",
-        {"Guides": ["coming_from.md", *(f"guides/{name}.md" for name in GUIDES)]},
+        {"Guides": ["coming_from.md", "stopping.md", *(f"guides/{name}.md" for name in GUIDES)]},
         {"Lessons": [f"lessons/{path.stem}.md" for path in notebooks()]},
         {"Reference": [f"reference/{name}.md" for name in reference.FOLDERS]},
         {"Project": ["events.md", "map.md", "contributing.md", "changes.md"]},

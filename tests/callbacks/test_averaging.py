@@ -1,6 +1,8 @@
 """Averages of the weights: their values, when the model is evaluated with them, their removal."""
 
 import copy
+import csv
+import json
 from functools import partial
 
 import pytest
@@ -25,15 +27,18 @@ from minilearn import (
     CancelFitException,
     CancelStepException,
     ClipGradCB,
+    CSVLoggerCB,
     CutMixCB,
     EarlyStopCB,
     GradAccumCB,
+    JSONLLoggerCB,
     Learner,
     LimitBatchesCB,
     MetricsCB,
     MixedPrecision,
     MixUpCB,
     Order,
+    ProgressCB,
     TrainCB,
 )
 from minilearn.callbacks import averaging
@@ -127,9 +132,9 @@ def averages_of_counted_weights(ema, n=8, cbs=()):
 
 
 def check_once_an_update(make):
-    assert averages_of_counted_weights(make(0.5))[0] == [0.5, 1.25, 2.125, 3.0625]
+    assert averages_of_counted_weights(make(0.5, False))[0] == [0.5, 1.25, 2.125, 3.0625]
     # 12 batches make 6 updates of which 2 are skipped
-    skipped, learn = averages_of_counted_weights(make(0.5), n=12, cbs=[Skip()])
+    skipped, learn = averages_of_counted_weights(make(0.5, False), n=12, cbs=[Skip()])
     assert skipped == [0.5, 0.5, 0.5, 1.25, 2.125, 3.0625]
     assert learn.steps_done == 4
 
@@ -149,7 +154,7 @@ def test_the_moving_average_equals_torchs_to_the_bit():
     model = mlp()
     theirs = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
     theirs.update_parameters(model)  # the first one copies
-    ema = EMACB(0.9)
+    ema = EMACB(0.9, warmup=False)
     update = At("after_step", lambda learn: theirs.update_parameters(learn.model), times=99)
     toy_learner([ema, update], model=model).fit(3)
     ours = ema.averaged_state_dict()
@@ -181,7 +186,7 @@ def test_weights_may_be_taken_in_every_so_many_updates_after_a_number_of_them():
 
 def test_the_warm_up_follows_its_formula():
     """decay = min(0.9, 1 - (1 + t)^(-2/3)), so the first update is copied."""
-    weights, ema = Weights(), EMACB(0.9, warmup=True)
+    weights, ema = Weights(), EMACB(0.9)
     toy_learner([ema, weights], (batches(40), None)).fit(1)
     average = torch.zeros(1, 3)
     for t, state in enumerate(weights.live):
@@ -191,11 +196,48 @@ def test_the_warm_up_follows_its_formula():
     assert torch.equal(weights.averaged[0]["weight"], weights.live[0]["weight"])
 
 
+@pytest.mark.parametrize(("cb", "label"), [(EMACB(0.9), "EMA"), (SWACB(3), "SWA")])
+def test_the_table_says_which_figures_are_those_of_averages(cb, label, capsys):
+    learn = toy_learner([cb, MetricsCB(), ProgressCB()])
+    learn.fit(3)
+    begun = [True] * 3 if label == "EMA" else [False, True, True]  # two updates a round
+    assert learn.history["weights"] == [label if averaged else None for averaged in begun]
+    lines = [label in line.split() for line in capsys.readouterr().out.splitlines()[-3:]]
+    assert lines == begun
+    plain = toy_learner([MetricsCB(quiet=True)])
+    plain.fit(1)
+    assert "weights" not in plain.history.columns
+
+
+def test_printed_rows_and_files_say_so_too(capsys, tmp_path):
+    loggers = [CSVLoggerCB(tmp_path / "a.csv"), JSONLLoggerCB(tmp_path / "a.jsonl")]
+    toy_learner([SWACB(3), MetricsCB(), *loggers]).fit(3)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [row[-1] == "SWA" for row in rows if row[2] != "train"] == [False, True, True]
+    assert not any("SWA" in row for row in rows if row[2] == "train")
+    with (tmp_path / "a.csv").open() as file:
+        assert [row["weights"] for row in csv.DictReader(file)] == ["", "SWA", "SWA"]
+    saved = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    assert [row.get("weights") for row in saved] == [None, "SWA", "SWA"]
+
+
+def test_a_short_fit_has_averages_that_follow_it_unless_the_warm_up_is_off():
+    """Towards 1 from 0: after 20 updates the plain average is still where the fit began."""
+    lag = {}
+    for warmup in (True, False):
+        _, learn = averages_of_counted_weights(EMACB(0.999, warmup), n=40)
+        ema = learn.find(EMACB)
+        lag[warmup] = 1 - ema._averages["weight"].item() / 20
+        assert repr(ema) == f"EMACB(0.999, warmup={warmup})"
+    assert lag[True] < 0.35 and lag[False] > 0.98
+    assert EMACB().warmup
+
+
 def test_a_model_in_half_precision_is_averaged_in_full():
     model = linear().to(torch.bfloat16)
     start = model.weight.detach().float().clone()
     data = [(x.bfloat16(), y.bfloat16()) for x, y in batches(300)]
-    ema = EMACB(0.999)
+    ema = EMACB(0.999, warmup=False)
     Learner(model, (data,), F.mse_loss, 0.1, cbs=[TrainCB(), ema]).fit(1)
     moved = (ema._averages["weight"] - start).abs().max().item()
     assert ema._averages["weight"].dtype == torch.float32
@@ -242,7 +284,7 @@ RECIPES = {
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_with_any_recipe_the_training_is_the_same_and_the_average_is_that_of_its_updates(recipe):
     runs = []
-    for cbs in ([], [EMACB(0.9)]):
+    for cbs in ([], [EMACB(0.9, warmup=False)]):
         weights = Weights()
         learn = toy_learner(
             [*cbs, RECIPES[recipe](), weights, MetricsCB()],
@@ -282,7 +324,7 @@ def check_buffers(learn, weights):
 @pytest.mark.case("C105")
 def test_buffers_of_the_average_are_the_live_ones():
     weights = Weights()
-    check_buffers(toy_learner([EMACB(0.5), weights], model=mlp()), weights)
+    check_buffers(toy_learner([EMACB(0.5, warmup=False), weights], model=mlp()), weights)
 
 
 class AveragesBuffers(EMACB):
@@ -350,7 +392,7 @@ def check_swapped_out(ema, ends):
 @pytest.mark.case("C106")
 @pytest.mark.parametrize("end", ENDS)
 def test_after_a_validation_the_live_weights_are_back_however_it_ended(end):
-    check_swapped_out(EMACB(0.5), ENDS[end])
+    check_swapped_out(EMACB(0.5, warmup=False), ENDS[end])
 
 
 @pytest.mark.case("C106")
@@ -375,7 +417,7 @@ def test_validations_use_the_averages_once_there_are_some():
 
 
 def test_validate_and_get_preds_use_the_weights_that_the_fit_validated():
-    ema, metrics = EMACB(0.5), MetricsCB()
+    ema, metrics = EMACB(0.5, warmup=False), MetricsCB()
     learn = toy_learner([ema, metrics], model=mlp())
     learn.fit(2)
     assert learn.validate().loss == learn.history["valid_loss"][-1]
@@ -393,7 +435,7 @@ def test_a_model_that_can_be_reset_is_validated_with_its_averages_too():
         def reset(self):
             """Forget a hidden state."""
 
-    learn = toy_learner([EMACB(0.5), MetricsCB()], model=Recurrent(3, 1))
+    learn = toy_learner([EMACB(0.5, warmup=False), MetricsCB()], model=Recurrent(3, 1))
     learn.fit(2)
     assert learn.validate().loss == learn.history["valid_loss"][-1]
 
@@ -402,7 +444,7 @@ def test_a_validation_in_mid_fit_from_a_callback_uses_them_too_and_leaves_the_fi
     """Between forward and backward, where a change of the weights would spoil the gradient."""
     weights, results = Weights(), []
     look = At("after_loss", lambda learn: results.append(learn.validate()), times=99)
-    learn = toy_learner([EMACB(0.5), weights, look], model=mlp(0.2))
+    learn = toy_learner([EMACB(0.5, warmup=False), weights, look], model=mlp(0.2))
     learn.fit(2)
     plain = Weights()
     toy_learner([plain], model=mlp(0.2)).fit(2)
@@ -413,7 +455,7 @@ def test_a_validation_in_mid_fit_from_a_callback_uses_them_too_and_leaves_the_fi
 def test_a_nested_run_inside_the_validation_keeps_the_averages_in():
     weights = Weights()
     look = At("before_batch", lambda learn: learn.validate(), lambda learn: not learn.training)
-    ema = EMACB(0.5)
+    ema = EMACB(0.5, warmup=False)
     learn = toy_learner([ema, look, weights], model=mlp())
     learn.fit(1)
     assert all(same(state, weights.averaged[-1]) for state in weights.judged)
@@ -421,7 +463,7 @@ def test_a_nested_run_inside_the_validation_keeps_the_averages_in():
 
 
 def test_probes_that_train_leave_the_averages_alone():
-    ema = EMACB(0.5)
+    ema = EMACB(0.5, warmup=False)
     learn = toy_learner([ema], model=mlp())
     learn.fit(1)
     before, live = ema.averaged_state_dict(), copy.deepcopy(learn.model.state_dict())
@@ -432,7 +474,7 @@ def test_probes_that_train_leave_the_averages_alone():
 
 
 def test_weights_that_were_loaded_after_the_fit_are_used_themselves():
-    learn = toy_learner([EMACB(0.5), MetricsCB()], model=mlp())
+    learn = toy_learner([EMACB(0.5, warmup=False), MetricsCB()], model=mlp())
     learn.fit(1)
     learn.model.load_state_dict(mlp().state_dict())
     learn.model[0].reset_parameters()
@@ -446,7 +488,7 @@ def test_live_state_gives_the_weights_that_are_trained_during_a_validation_too()
     weights, states = Weights(), []
     valid = lambda learn: not learn.training  # noqa: E731
     look = At("after_predict", lambda learn: states.append(learn.live_state()), valid, times=9)
-    learn = toy_learner([EMACB(0.5), SWACB(0), weights, look], model=mlp())
+    learn = toy_learner([EMACB(0.5, warmup=False), SWACB(0), weights, look], model=mlp())
     learn.fit(2)
     assert same(states[0], weights.live[1])
     assert same(states[1], weights.live[3])
@@ -466,7 +508,7 @@ def test_shared_parameters_are_averaged_once_and_named_twice():
             return self.b(self.a(x))
 
     data = batches(4, n_out=3)
-    ema = EMACB(0.5)
+    ema = EMACB(0.5, warmup=False)
     toy_learner([ema], (data, data), Tied()).fit(1)
     state = ema.averaged_state_dict()
     assert torch.equal(state["a.weight"], state["b.weight"])
@@ -485,7 +527,7 @@ def test_without_averages_there_is_nothing_to_swap_and_their_state_is_an_error()
 
 
 def test_keep_ends_with_the_averages_in_the_model():
-    ema = EMACB(0.5, keep=True)
+    ema = EMACB(0.5, warmup=False, keep=True)
     learn = toy_learner([MetricsCB()], model=mlp())
     learn.fit(2, cbs=ema)
     assert same(learn.model.state_dict(), ema.averaged_state_dict())
@@ -493,7 +535,7 @@ def test_keep_ends_with_the_averages_in_the_model():
 
 
 def test_a_second_fit_begins_its_averages_anew():
-    ema, weights = EMACB(0.5), Weights()
+    ema, weights = EMACB(0.5, warmup=False), Weights()
     learn = toy_learner([ema, weights], (batches(1), batches(1)))
     learn.fit(1)
     start = copy.deepcopy(learn.model.state_dict())
@@ -535,7 +577,7 @@ def test_best_weights_are_those_that_were_evaluated():
     weights = Weights()
     states = []
     look = At("after_round", lambda learn: states.append(evaluated(learn)), times=9)
-    learn = toy_learner([EMACB(0.5), weights, look], model=mlp())
+    learn = toy_learner([EMACB(0.5, warmup=False), weights, look], model=mlp())
     learn.fit(2)
     assert all(same(a, b) for a, b in zip(states, weights.judged, strict=True))
 
@@ -656,10 +698,10 @@ def test_keep_ends_with_averages_and_their_statistics():
 
 
 def test_two_averages_keep_apart():
-    ema, equal = EMACB(0.5), SWACB(0)
+    ema, equal = EMACB(0.5, warmup=False), SWACB(0)
     learn = toy_learner([ema, equal], model=mlp())
     learn.fit(2)
-    for cb in (EMACB(0.5), SWACB(0)):
+    for cb in (EMACB(0.5, warmup=False), SWACB(0)):
         alone = toy_learner([cb], model=mlp())
         alone.fit(2)
         both = ema if isinstance(cb, EMACB) else equal
@@ -677,7 +719,7 @@ def test_the_refresh_reads_a_shortened_loader_whole():
 def test_it_is_fine_with_cut_images():
     data = [(torch.randn(4, 1, 8, 8), torch.randint(0, 3, (4,))) for _ in range(3)]
     model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    ema = EMACB(0.5)
+    ema = EMACB(0.5, warmup=False)
     Learner(model, (data, data), F.cross_entropy, cbs=[TrainCB(), CutMixCB(), ema]).fit(2)
     assert ema.n_averaged == 6
 
@@ -701,7 +743,9 @@ BYTES = (torch.int8, torch.uint8, torch.int64, torch.bool, torch.float8_e4m3fn)
 
 @pytest.mark.case("F06")
 @pytest.mark.parametrize("dtype", BYTES, ids=str)
-@pytest.mark.parametrize("make", [lambda: EMACB(0.5), lambda: SWACB(start=0, keep=True)])
+@pytest.mark.parametrize(
+    "make", [lambda: EMACB(0.5, warmup=False), lambda: SWACB(start=0, keep=True)]
+)
 def test_frozen_weights_of_whole_numbers_are_left_out_of_averages(make, dtype):
     """The others have the averages of a model with float weights of the same values."""
     found = []
@@ -719,4 +763,4 @@ def test_frozen_weights_of_whole_numbers_are_left_out_of_averages(make, dtype):
 def test_averages_of_whole_numbers_would_be_seen(dtype, monkeypatch):
     monkeypatch.setattr(averaging, "_can_be_averaged", lambda p: True)
     with pytest.raises((NotImplementedError, RuntimeError), match="not implemented"):
-        toy_learner([EMACB(0.5)], model=Quantised(dtype)).fit(1)
+        toy_learner([EMACB(0.5, warmup=False)], model=Quantised(dtype)).fit(1)

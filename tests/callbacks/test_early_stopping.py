@@ -20,10 +20,12 @@ from minilearn import (
     EarlyStopCB,
     GradAccumCB,
     Learner,
+    LogCB,
     MetricsCB,
     MixedPrecision,
     MixUpCB,
     Order,
+    ProgressCB,
     TimeLimitCB,
     TrainCB,
     constant,
@@ -234,7 +236,9 @@ def test_the_direction_must_be_given_unless_it_is_a_loss():
 def test_a_default_direction_would_be_seen(monkeypatch):
     init = Monitor.__init__
     monkeypatch.setattr(
-        Monitor, "__init__", lambda self, name, mode=None, d=0.0: init(self, name, mode or "min", d)
+        Monitor,
+        "__init__",
+        lambda self, name, mode=None, *rest: init(self, name, mode or "min", *rest),
     )
     with pytest.raises(BaseException, match="DID NOT RAISE"):
         check_direction()
@@ -448,3 +452,92 @@ def test_a_run_that_was_stopped_early_trains_nothing_more_when_it_is_resumed(tmp
     resumed = run(resume=True)
     assert resumed.history["valid_loss"] == stopped.history["valid_loss"]
     assert torch.equal(resumed.model.weight, stopped.model.weight)
+
+
+# ---- what counts as better, and from when ----
+
+
+def keras_rule(values, patience, min_delta=0.0, relative=False, start_from=0, divergence=None):
+    """Return rounds that were run and the best epoch, counted by hand for mode "min"."""
+    best, best_epoch, waited = None, None, 0
+    for epoch, value in enumerate(values):
+        if divergence is not None and not value <= divergence:
+            return epoch + 1, best_epoch
+        if epoch < start_from:
+            continue
+        least = min_delta * abs(best or 0) if relative else min_delta
+        if best is None or best - value > least:
+            best, best_epoch, waited = value, epoch, 0
+        else:
+            waited += 1
+            if waited == patience:
+                return epoch + 1, best_epoch
+    return len(values), best_epoch
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"min_delta": 0.05},
+        {"min_delta": 0.05, "relative": True},
+        {"start_from": 3},
+        {"start_from": 3, "min_delta": 0.02, "relative": True},
+        {"divergence": 9.5},
+        {"divergence": 5.0},
+    ],
+    ids=str,
+)
+def test_each_option_decides_as_a_loop_by_hand(options):
+    for seed in range(6):
+        generator = torch.Generator().manual_seed(seed)
+        values = (torch.rand(12, generator=generator) * 10 / torch.arange(1, 13)).tolist()
+        rounds, _, stop = watch(values, patience=2, **options)
+        assert (rounds, stop.best_epoch) == keras_rule(values, 2, **options)
+
+
+@pytest.mark.parametrize("bad", [NAN, INF, 3.5])
+def test_a_fit_that_diverges_ends_at_once(bad):
+    rounds, _, stop = watch([1.0, 2.0, bad, 0.5], patience=9, divergence=3.0)
+    assert (rounds, stop.stopped) == (3, 2)
+    rounds, _, _ = watch([0.5, 0.2, 0.9], name="f1", mode="max", patience=9, divergence=0.3)
+    assert rounds == 2
+
+
+# ---- why the fit ended ----
+
+
+def test_one_line_says_why_the_fit_ended_and_which_round_was_best(capsys, tmp_path):
+    stop = EarlyStopCB(patience=2)
+    learn = toy_learner([Row("valid_loss", [1.0, 0.5, 0.6, 0.7]), stop])
+    assert learn.stopped is None
+    learn.fit(9)
+    why = "stopped after epoch 3: valid_loss was not better 2 times in a row"
+    assert learn.stopped == f"{why}; the best was 0.5, epoch 1"
+    assert capsys.readouterr().out == learn.stopped + "\n"
+    learn.fit(2, cbs=LogCB(path=tmp_path))
+    assert learn.stopped is None
+    learn.fit(9, cbs=LogCB(path=tmp_path))
+    assert (tmp_path / "log.txt").read_text().count("stopped after") == 1
+    assert capsys.readouterr().out.count("stopped after") == 1
+
+
+def test_the_line_comes_after_the_table(capsys):
+    learn = toy_learner([MetricsCB(), ProgressCB(), EarlyStopCB(divergence=0.0)])
+    learn.fit(3)
+    *_, row, last = capsys.readouterr().out.splitlines()
+    assert row.split()[0] == "0" and last.startswith("stopped after epoch 0: valid_loss is")
+
+
+def test_a_time_limit_says_so_with_the_best_round(monkeypatch):
+    now = iter(range(0, 10**6, 10))
+    monkeypatch.setattr(stopping.time, "monotonic", lambda: next(now))
+    learn = toy_learner([Row("valid_loss", [0.9, 0.4, 0.8, 0.9]), TimeLimitCB(2)])
+    learn.fit(99)
+    why = "stopped after epoch {}: 2 minutes are over; the best valid_loss was 0.4, epoch 1"
+    assert learn.stopped == why.format(learn.history["epoch"][-1])
+
+
+def test_a_dry_run_leaves_nothing_behind():
+    learn = toy_learner([Row("valid_loss", [1.0] * 9), EarlyStopCB(divergence=0.1)])
+    learn.dry_run()
+    assert learn.stopped is None

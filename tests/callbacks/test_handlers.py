@@ -1,12 +1,14 @@
 """Plain functions that listen to events."""
 
+from typing import get_args, get_type_hints
+
 import pytest
 from toys import POINTS, batches, toy_learner
 
-from minilearn.callbacks.handlers import LambdaCB
+from minilearn.callbacks.handlers import LambdaCB, on
 from minilearn.callbacks.training import TrainCB
 from minilearn.core.callback import Callback
-from minilearn.core.events import ACTIONS, CancelEpochException, CancelStepException, Order
+from minilearn.core.events import ACTIONS, CancelEpochException, CancelStepException, Event, Order
 from minilearn.learner import Learner
 
 
@@ -57,6 +59,83 @@ def test_every_counts_epochs(event):
     learn.on(event, lambda learn: heard.append(learn.epoch), every=2)
     learn.fit(5)
     assert heard == [1, 3]
+
+
+def batches_heard(learn, *events, **options):
+    heard = []
+    learn.on(
+        *events, lambda learn: heard.append((learn.epoch, learn.training, learn.iter)), **options
+    )
+    learn.fit(2)
+    return heard
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+@pytest.mark.parametrize(("after", "before"), [(None, 3), (2, None), (1, 6), (5, 4)])
+def test_before_and_after_bound_the_number(every, after, before):
+    """ignite's events: `after < number < before`, and the number is a multiple of `every`."""
+    options = dict(every=every, after=after, before=before)
+    heard = batches_heard(learner(n_valid=1), "after_batch", training=True, **options)
+    low, high = after or 0, before or 99
+    numbers = [n for n in range(1, 8) if low < n < high and n % every == 0]
+    assert heard == [(epoch, True, n - 1) for epoch in range(2) for n in numbers]
+
+
+def test_bounds_count_updates_and_epochs_over_the_fit():
+    assert [x[2] for x in batches_heard(learner(), "after_step", after=6, before=9)] == [6, 0]
+    assert [x[0] for x in batches_heard(learner(), "after_round", after=1)] == [1]
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_training_chooses_batches(training):
+    heard = batches_heard(learner(3, 2), "after_batch", training=training)
+    assert heard == [(e, training, i) for e in range(2) for i in range(3 if training else 2)]
+
+
+def test_several_events_in_one_call_also_as_a_decorator():
+    learn, heard = learner(2, 1), []
+
+    @learn.on("before_fit", "after_epoch", "after_fit")
+    def note(learn):
+        heard.append(learn.training)
+
+    learn.fit(1)
+    assert heard == [False, True, False, False]
+    assert repr(note).startswith("on('before_fit', 'after_epoch', 'after_fit', ")
+    note.remove()
+    learn.fit(1)
+    assert len(heard) == 4
+
+
+def test_once_may_be_a_number_of_calls_over_all_events():
+    assert len(batches_heard(learner(), "after_batch", once=3)) == 3
+    assert len(batches_heard(learner(), "before_batch", "after_batch", once=5, every=2)) == 5
+
+
+def test_further_arguments_and_no_argument():
+    learn, heard = learner(1, 1), []
+    learn.on("after_fit", lambda learn, *rest: heard.append(rest), args=(1, "two"))
+    learn.on("after_fit", lambda: heard.append("none"))
+    learn.on("after_fit", fn=heard.append, once=2)
+    learn.fit(1)
+    assert heard == [(1, "two"), "none", learn]
+
+
+def test_the_phase_is_that_of_the_batch_whenever_the_function_was_added():
+    learn, heard = learner(), []
+
+    @learn.on("after_batch", when=lambda learn: learn.iter == 3, once=True)
+    def add(learn):
+        learn.on("after_batch", lambda learn: heard.append(learn.iter), every=3, training=True)
+
+    learn.fit(1)
+    assert heard == [5]
+
+
+def test_the_type_of_events_names_them_all():
+    assert set(get_args(Event)) == set(POINTS)
+    hint = get_type_hints(on)["events"]
+    assert set(get_args(get_args(hint)[0])) == set(POINTS)
 
 
 def test_a_condition_chooses():
@@ -184,8 +263,16 @@ def test_mistakes_are_found_at_once():
         learn.on("after_bacth", print)
     with pytest.raises(ValueError, match="every is a whole number"):
         learn.on("after_batch", print, every=0)
-    with pytest.raises(ValueError, match="belongs to none"):
-        learn.on("after_fit", print, every=2)
+    for options in ({"every": 2}, {"before": 3}, {"after": 3}):
+        with pytest.raises(ValueError, match="belongs to none"):
+            learn.on("after_step", "after_fit", print, **options)
+    with pytest.raises(ValueError, match="once is a number of calls"):
+        learn.on("after_fit", print, once=0)
+    with pytest.raises(ValueError, match="training= is for what happens in an epoch"):
+        learn.on("after_round", print, training=True)
+    for wrong in ((), (print,), ("after_fit", print, print)):
+        with pytest.raises(TypeError, match="takes events, then one function"):
+            learn.on(*wrong)
     with pytest.raises(TypeError, match="did you mean 'after_fit'"):
         LambdaCB(after_fitt=print)
     assert len(learn.cbs) == 1

@@ -1,12 +1,15 @@
 """Fewer batches."""
 
+from contextlib import suppress
+
 import pytest
 import torch
 from torch import optim
-from toys import assert_same_weights, batches, linear, toy_learner, train_by_hand
+from toys import At, assert_same_weights, batches, linear, toy_learner, train_by_hand
 
 from minilearn.callbacks.limits import Kept, LimitBatchesCB, OverfitCB, Shortened
 from minilearn.core.callback import Callback
+from minilearn.core.events import CancelEpochException, CancelFitException
 
 
 class Look(Callback):
@@ -164,3 +167,36 @@ def test_overfitting_says_what_it_lacks():
         OverfitCB(0)
     with pytest.raises(ValueError, match="there is none"):
         toy_learner([OverfitCB()], (None, batches(1))).fit(1, train=False)
+
+
+class Closes:
+    """An iterator of batches that notes when it is closed."""
+
+    def __init__(self, n=9):
+        self.batches, self.closed = iter(batches(n)), 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return next(self.batches)
+
+    def close(self):
+        self.closed += 1
+
+
+@pytest.mark.case("F47")
+@pytest.mark.parametrize("error", [CancelEpochException, CancelFitException, ValueError])
+def test_a_shortened_loader_is_closed_after_a_cancel_or_an_error(error):
+    dl = Closes()
+    learn = toy_learner([LimitBatchesCB(4), At("after_loss", error)], dls=(dl, None))
+    with suppress(ValueError):
+        learn.fit(1)
+    assert dl.closed == 1
+
+
+def test_a_shortened_iterator_goes_on_in_the_next_epoch():
+    dl = Closes()
+    learn = toy_learner([LimitBatchesCB(4)], dls=(dl, None))
+    learn.fit(2)
+    assert learn.steps_done == 8 and not dl.closed

@@ -18,18 +18,21 @@ from minilearn import (
     CancelBatchException,
     CancelFitException,
     CapturePreds,
+    CheckpointCB,
     ClipGradCB,
     CutMixCB,
     DeviceCB,
     GradAccumCB,
     Learner,
     MetricsCB,
+    MixCB,
     MixedPrecision,
     MixUpCB,
     TrainCB,
     TrainLearner,
     accuracy,
     constant,
+    set_seed,
     warmup,
 )
 from minilearn.base.batch import compare
@@ -498,3 +501,99 @@ def test_a_cancelled_batch_leaves_nothing():
     learn = toy_learner([MixUpCB(), cancel], (batches(4), batches(1)))
     learn.fit(1)
     assert learn.steps_done == 2
+
+
+# ---- as timm does it ----
+
+
+def timms_targets(target, k, smoothing):
+    """timm.data.mixup: one_hot with off and on values, then `y1 * lam + y2 * (1 - lam)`."""
+    off = smoothing / k
+    on = 1.0 - smoothing + off
+
+    def one_hot(x):
+        return torch.full((len(x), k), off).scatter_(1, x.view(-1, 1), on)
+
+    lam = target.weight.view(-1, 1)
+    return one_hot(target.a) * lam + one_hot(target.b) * (1.0 - lam)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_soft_targets_and_their_loss_are_timms(smoothing):
+    preds, target = mixed()
+    theirs = timms_targets(target, 5, smoothing)
+    torch.testing.assert_close(target.soft(5, smoothing), theirs, rtol=0, atol=1e-6)
+    soft_target_cross_entropy = torch.sum(-theirs * F.log_softmax(preds, -1), -1).mean()
+    ours = compare(partial(F.cross_entropy, label_smoothing=smoothing), preds, (target,))
+    torch.testing.assert_close(ours, soft_target_cross_entropy, rtol=0, atol=1e-6)
+
+
+class Chosen(Callback):
+    """Notes what was done to each training batch: by the values that are left in its inputs."""
+
+    order = MixUpCB.order + 1
+
+    def __init__(self):
+        self.kinds = []
+
+    def before_batch(self, learn):
+        if learn.training:
+            x, y = learn.batch
+            whole = bool((x == x.round()).all())
+            kind = "none" if not isinstance(y, Mixed) else "cutmix" if whole else "mixup"
+            self.kinds.append((learn.epoch, kind))
+
+
+def chosen(mix, epochs=1, n=400):
+    x = torch.arange(16.0).view(16, 1, 1, 1).expand(16, 1, 4, 4)
+    chosen, model = Chosen(), nn.Sequential(nn.Flatten(), linear(n_in=16, n_out=16))
+    data = [(x, torch.arange(16))] * n
+    Learner(model, (data, None), F.cross_entropy, 1e-9, [TrainCB(), mix, chosen]).fit(epochs)
+    return chosen.kinds
+
+
+@pytest.mark.parametrize(("prob", "switch"), [(1, 0.5), (0.7, 0.2), (0.25, 1), (0, 0.5)])
+def test_batches_are_mixed_with_their_probabilities(prob, switch):
+    set_seed(0)
+    kinds = [kind for _, kind in chosen(MixCB([MixUpCB(1.0), CutMixCB(1.0)], prob, switch))]
+    expected = {"none": 1 - prob, "mixup": prob * (1 - switch), "cutmix": prob * switch}
+    for kind, share in expected.items():
+        assert kinds.count(kind) / len(kinds) == pytest.approx(share, abs=0.07)
+
+
+def test_of_three_each_is_equally_likely_and_one_is_enough():
+    set_seed(0)
+    kinds = [kind for _, kind in chosen(MixCB([MixUpCB(), CutMixCB(), CutMixCB()]))]
+    assert kinds.count("mixup") / len(kinds) == pytest.approx(1 / 3, abs=0.07)
+    assert {kind for _, kind in chosen(MixCB([MixUpCB()]), n=9)} == {"mixup"}
+
+
+def test_nothing_is_mixed_from_an_epoch_on():
+    kinds = chosen(MixCB([MixUpCB(), CutMixCB()], until=2), epochs=4, n=5)
+    assert all((kind != "none") == (epoch < 2) for epoch, kind in kinds) and len(kinds) == 20
+
+
+def test_a_fit_that_was_stopped_mixes_on_as_if_it_had_not_been(tmp_path):
+    def make(folder, *cbs):
+        mix = MixCB([MixUpCB(), CutMixCB()], prob=0.8, until=2)
+        return learner([mix, CheckpointCB(tmp_path / folder, (1, "step")), *cbs])
+
+    set_seed(5)
+    whole = make("a")
+    whole.fit(3)
+    set_seed(5)
+    with pytest.raises(KeyboardInterrupt):
+        make("b", At("before_batch", KeyboardInterrupt, lambda x: x.steps_done == 5)).fit(3)
+    set_seed(6)
+    resumed = make("b")
+    resumed.fit(3, resume=True)
+    assert resumed.steps_done == 9
+    for a, b in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_mistakes_of_a_choice_say_what_to_do():
+    for make in (lambda: MixCB([]), lambda: MixCB([MixUpCB()], prob=2)):
+        with pytest.raises(ValueError, match="prob and switch from 0 to 1"):
+            make()
+    assert repr(MixCB([MixUpCB(0.2)], 0.5)) == "MixCB([MixUpCB(0.2)], prob=0.5)"

@@ -128,7 +128,7 @@ def with_callbacks(recipes, model, data, epochs):
         "bf16": lambda: MixedPrecision("bf16"),
         "fp16": lambda: MixedPrecision("fp16", scaler=GradScaler("cpu", first_scale(recipes))),
         "warm-up": lambda: BatchSchedCB(warmup(constant, 4)),
-        "averages": lambda: EMACB(DECAY, keep=True),
+        "averages": lambda: EMACB(DECAY, warmup=False, keep=True),
     }
     cbs = [TrainCB(), *(table[r]() for r in recipes if r in table)]
     learn = Learner(model, (data,), F.mse_loss, LR, cbs, OPT)
@@ -394,7 +394,7 @@ def test_the_check_of_scaling_notices_a_clip_of_scaled_gradients():
 
 
 def check_skipped(precision):
-    updates, positions, ema = [], [], EMACB()
+    updates, positions, ema = [], [], EMACB(warmup=False)
     note = At("after_step", lambda learn: updates.append(learn.iter), times=99)
     sched = BatchSchedCB(partial(lr_scheduler.StepLR, step_size=1))
     keep = At("after_batch", lambda learn: positions.append(sched.schedo.last_epoch), times=99)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from toys import At, linear, toy_learner
 
-from minilearn import CutMixCB, GradAccumCB, MetricsCB, MixUpCB
+from minilearn import CutMixCB, GradAccumCB, MetricsCB, MixUpCB, accuracy
 from minilearn.base import batch as batch_module
 from minilearn.callbacks.training import TrainCB, own_loss
 from minilearn.learner import Learner, TrainLearner
@@ -171,6 +171,72 @@ def test_samples_are_weighted_by_position_or_by_key(loss_func):
     check_weighted(loss_func, TrainCB(sample_weight=-1), data)
     named = [dict(zip("xyw", batch, strict=True)) for batch in data]
     check_weighted(loss_func, TrainCB(inputs="x", targets="y", sample_weight="w"), named)
+
+
+@pytest.mark.case("F18")
+def test_a_model_that_takes_the_items_of_a_dict_by_name_gets_no_weights():
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = linear(n_out=4)
+
+        def forward(self, x):
+            return self.layer(x)
+
+    data = [dict(zip("xyw", batch, strict=True)) for batch in weighted_batches()]
+    model, plain = Named(), linear(n_out=4)
+    cbs = [TrainCB(targets="y", sample_weight="w")]
+    Learner(model, (data, None), F.cross_entropy, 0.1, cbs).fit(1)
+    Learner(plain, (weighted_batches(), None), F.cross_entropy, 0.1, TrainCB(sample_weight=2)).fit(
+        1
+    )
+    assert torch.equal(model.layer.weight, plain.weight)
+
+
+def weighted_accuracy(preds, targs, sample_weight):
+    return ((preds.argmax(1) == targs) * sample_weight).sum() / sample_weight.sum()
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_metric_that_asks_for_the_weights_counts_by_them_over_the_epoch(named):
+    data = weighted_batches(3) + [tuple(t[:2] for t in weighted_batches(1)[0])]
+    x, y, w = map(torch.cat, zip(*data, strict=True))
+    trainer = TrainCB(sample_weight=2)
+    if named:
+        data = [dict(zip("xyw", batch, strict=True)) for batch in data]
+        trainer = TrainCB(inputs="x", targets="y", sample_weight="w")
+    model = linear(n_out=4)
+    metrics = MetricsCB(weighted_accuracy, accuracy=accuracy, quiet=True)
+    learn = Learner(model, (data, data), F.cross_entropy, 0.1, [trainer, metrics])
+    learn.fit(1)
+    hits = (model(x).argmax(1) == y).float()
+    row = learn.history[-1]
+    assert row["weighted_accuracy"] == pytest.approx((hits * w).sum().item() / w.sum().item())
+    assert row["accuracy"] == pytest.approx(hits.mean().item())
+    losses = F.cross_entropy(model(x), y, reduction="none")
+    assert row["valid_loss"] == pytest.approx((losses * w).mean().item(), abs=1e-6)
+
+
+def test_weights_of_classes_are_those_of_the_loss_and_count_over_the_epoch():
+    """torch divides by the sum of the class weights of a batch; `count` does over the epoch."""
+    data, weight = weighted_batches(3), torch.tensor([0.1, 1.0, 2.0, 5.0])
+    data = [(x, y) for x, y, _ in data] + [(data[0][0][:1], data[0][1][:1])]
+    loss_func = nn.CrossEntropyLoss(weight=weight)
+    ours, theirs = linear(n_out=4), linear(n_out=4)
+    cbs = [TrainCB(), MetricsCB(quiet=True)]
+    count = lambda batch: weight[batch[1]].sum()  # noqa: E731
+    learn = Learner(ours, (data, data), loss_func, 0.1, cbs, count=count)
+    learn.fit(1)
+    for x, y in data:
+        nll = -theirs(x).log_softmax(1)[range(len(y)), y]
+        ((weight[y] * nll).sum() / weight[y].sum()).backward()
+        with torch.no_grad():
+            for p in theirs.parameters():
+                p -= 0.1 * p.grad
+                p.grad = None
+    torch.testing.assert_close(ours.weight, theirs.weight)
+    x, y = map(torch.cat, zip(*data, strict=True))
+    assert learn.history["valid_loss"][0] == pytest.approx(loss_func(ours(x), y).item(), abs=1e-6)
 
 
 @pytest.mark.case("F18")

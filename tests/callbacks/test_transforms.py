@@ -6,9 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from toys import batches, toy_learner
+from toys import At, batches, toy_learner
 
 from minilearn import (
+    AugmentCB,
     Learner,
     RandCopy,
     RandErase,
@@ -46,6 +47,38 @@ def test_it_works_in_the_epochs_that_were_chosen(on_train, on_val):
     toy_learner([BatchTransformCB(zeros, on_train, on_val), look]).fit(1)
     changed = {(training, x == 0) for training, x in look.seen}
     assert changed == {(True, on_train), (False, on_val)}
+
+
+def test_augmentation_changes_the_inputs_of_training_batches_only():
+    look, data = Look(), (batches(3), batches(2))
+    learn = toy_learner([AugmentCB(torch.negative, lambda x: x + 1), look], data)
+    learn.fit(1)
+    plain = [(False, x.sum().item()) for x, _ in data[1]]
+    assert look.seen == [(True, (1 - x).sum().item()) for x, _ in data[0]] + plain
+    assert repr(AugmentCB(len, abs)) == "AugmentCB(len, abs)"
+
+
+def test_augmentation_finds_the_inputs_of_a_dict():
+    data = [{"y": y, "name": "a", "x": x} for x, y in batches(2)]
+    kept = []
+    look = At("after_predict", lambda learn: kept.append(learn.batch), times=2)
+    cbs = [TrainCB(inputs="x", targets="y"), AugmentCB(torch.negative), look]
+    Learner(nn.Linear(3, 1), (data, None), F.mse_loss, cbs=cbs).fit(1)
+    for batch, own in zip(kept, data, strict=True):
+        assert torch.equal(batch["x"], -own["x"]) and batch["y"] is own["y"]
+
+
+def test_augmentation_leaves_targets_that_are_the_inputs():
+    x, kept = torch.randn(2, 3), []
+    look = At("after_predict", lambda learn: kept.append(learn.batch))
+    cbs = [TrainCB(), AugmentCB(torch.negative), look]
+    Learner(nn.Linear(3, 3), ([(x, x)], None), F.mse_loss, cbs=cbs).fit(1)
+    assert torch.equal(kept[0][0], -x) and kept[0][1] is x
+
+
+def test_an_augmentation_that_returns_nothing_is_named():
+    with pytest.raises(TypeError, match="<lambda> returned None"):
+        toy_learner([AugmentCB(lambda x: None)]).fit(1)
 
 
 def test_it_works_after_the_move_to_the_device_and_before_the_model():
@@ -171,6 +204,48 @@ def test_places_reach_from_edge_to_edge():
     assert erased[:, :-1][:-1].all()
     number = rectangles(x, rand_erase(x, pct=0.1, max_num=4, per_sample=True)).sum((1, 2))
     assert set(number.tolist()) == {0, 1, 2, 3, 4}
+
+
+@pytest.mark.parametrize(("mode", "values"), [("pixel", 16), ("channel", 1), ("constant", 1)])
+def test_rectangles_are_filled_by_pixel_by_channel_or_with_zeros(mode, values):
+    torch.manual_seed(0)
+    x = torch.rand(64, 3, 8, 8) + 1  # no zeros
+    changed = rand_erase(x, pct=0.5, max_num=1, per_sample=True, mode=mode)
+    filled = changed != x
+    seen = 0
+    for image, inside in zip(changed, filled, strict=True):
+        if inside.any():
+            seen += 1
+            found = [image[c][inside[c]].unique() for c in range(3)]
+            assert all(len(v) > values / 2 for v in found) if values > 1 else True
+            assert all(len(v) == 1 for v in found) if values == 1 else True
+            if mode == "constant":
+                assert not torch.cat(found).any()
+            if mode == "channel":
+                assert len(torch.cat(found).unique()) > 1
+    assert seen > 10
+    assert mode == "constant" or changed.min() >= x.min() and changed.max() <= x.max()
+
+
+@pytest.mark.parametrize("per_sample", [True, False])
+def test_images_are_erased_with_a_probability(per_sample):
+    torch.manual_seed(0)
+    x = torch.rand(20, 1, 8, 8)
+    erase = partial(rand_erase, pct=0.5, max_num=1, per_sample=per_sample)
+
+    def erased(prob):
+        return torch.cat([(erase(x, prob=prob) != x).flatten(1).any(1) for _ in range(300)])
+
+    share = {prob: erased(prob) for prob in (0.0, 0.3, 1.0)}
+    assert not share[0.0].any()  # half of all numbers of rectangles are 0
+    assert share[0.3].float().mean().item() == pytest.approx(0.15, abs=0.08)
+    assert share[1.0].float().mean().item() == pytest.approx(0.5, abs=0.15)
+    torch.manual_seed(1)
+    default = rand_erase(x)
+    torch.manual_seed(1)
+    assert torch.equal(default, rand_erase(x, prob=1.0, mode="pixel"))
+    with pytest.raises(ValueError, match="mode is 'pixel'"):
+        RandErase(mode="blue")(x)
 
 
 @pytest.mark.parametrize("change", [rand_erase, rand_copy])

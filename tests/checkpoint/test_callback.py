@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from toys import At, linear, toy_dls, toy_learner
 
-from minilearn import Callback, CheckpointCB, Learner, MetricsCB, TrainCB
+from minilearn import EMACB, Callback, CheckpointCB, Learner, MetricsCB, TrainCB, load_model
 from minilearn.checkpoint.files import (
     Background,
     CorruptFileError,
@@ -858,3 +858,102 @@ def check_devices(devices, folder):
     )
     learn.fit(2, cbs=look, resume=True)
     assert seen == [True, True] and learn.steps_done == 4
+
+
+# ---- scores, names, weights alone ----
+
+
+def test_a_score_of_the_users_own_decides_what_is_kept(tmp_path):
+    scores = [0.1, 0.7, float("nan"), 0.3, 0.9, 0.2]
+    saver = CheckpointCB(tmp_path, score=lambda learn: scores[learn.epoch], keep=2, save_last=False)
+    toy_learner().fit(6, cbs=saver)
+    assert [value for _, value in saver.files] == [0.7, 0.9]
+    assert saver.best.name == "epoch004-step0000010-score=0.9.ckpt"
+    assert len(names(tmp_path)) == 2
+    lowest = CheckpointCB(
+        tmp_path / "min", score=lambda learn: scores[learn.epoch], mode="min", keep=1
+    )
+    toy_learner().fit(6, cbs=lowest)
+    assert lowest.best.name.endswith("score=0.1.ckpt")
+    with pytest.raises(ValueError, match="not both"):
+        CheckpointCB(tmp_path, monitor="valid_loss", score=len)
+
+
+def test_a_score_goes_on_after_a_resume(tmp_path):
+    scores = [0.5, 0.9, 0.8, 0.7]
+
+    def fit(folder, n, **kwargs):
+        saver = CheckpointCB(folder, score=lambda learn: scores[learn.epoch], keep=1)
+        toy_learner().fit(n, cbs=saver, **kwargs)
+        return saver
+
+    fit(tmp_path, 2)
+    resumed = fit(tmp_path, 4, resume=True)
+    assert resumed.monitor.best == 0.9 and "score=0.9" in resumed.best.name
+
+
+def test_names_follow_a_pattern(tmp_path):
+    learn = toy_learner([MetricsCB(quiet=True)])
+    pattern = "{epoch:02}-{steps}-{valid_loss:.3f}"
+    learn.fit(3, cbs=CheckpointCB(tmp_path / "a", name=pattern))
+    rows = [{**row, "epoch": row["epoch"]} for row in learn.history]
+    assert names(tmp_path / "a") == [pattern.format(**row) + ".ckpt" for row in rows]
+    one = CheckpointCB(tmp_path / "b", name="newest.ckpt", every=(1, "step"))
+    learn.fit(2, cbs=one)
+    assert names(tmp_path / "b") == ["newest.ckpt"] and len(one.files) == 1
+    learn.fit(1, cbs=CheckpointCB(tmp_path / "b", name="newest"))
+    assert names(tmp_path / "b") == ["newest-2.ckpt", "newest.ckpt"]  # that of the other fit stays
+
+
+def test_within_an_epoch_a_column_that_is_not_known_yet_gives_the_usual_name(tmp_path):
+    learn = toy_learner([MetricsCB(quiet=True)])
+    learn.fit(1, cbs=CheckpointCB(tmp_path, (1, "step"), None, name="{steps}-{valid_loss:.1f}"))
+    last = f"2-{learn.history['valid_loss'][0]:.1f}.ckpt"
+    assert names(tmp_path) == [last, "epoch000-step0000001.ckpt", "epoch000-step0000002.ckpt"]
+
+
+def test_a_pattern_with_an_unknown_column_or_a_folder_is_an_error(tmp_path):
+    learn = toy_learner([MetricsCB(quiet=True)])
+    with pytest.raises(KeyError, match="there is no 'acuracy'; there are .*valid_loss"):
+        learn.fit(1, cbs=CheckpointCB(tmp_path, name="{acuracy}"))
+    for bad in ("a/b", "a\\b"):
+        with pytest.raises(ValueError, match="pattern for a file's name"):
+            CheckpointCB(tmp_path, name=bad)
+
+
+def test_weights_alone_are_those_of_each_round_and_are_kept_as_asked(tmp_path):
+    weights = []
+    learn = toy_learner()
+    learn.on("after_round", lambda learn: weights.append(learn.model.weight.detach().clone()))
+    saver = CheckpointCB(tmp_path, keep=2, weights_only=True)
+    learn.fit(4, cbs=saver)
+    files = sorted(tmp_path.iterdir())
+    assert [f.name for f in files] == [name for name, _ in saver.files]
+    for file, weight in zip(files, weights[-2:], strict=True):
+        assert file.suffix == ".safetensors" and file.stat().st_size < 1000
+        assert torch.equal(load_model(file, linear(9)).weight, weight)
+
+
+def test_weights_alone_are_the_averages_where_there_are_some(tmp_path):
+    ema = EMACB(0.5)
+    toy_learner([ema]).fit(1, cbs=CheckpointCB(tmp_path, weights_only=True))
+    (file,) = tmp_path.iterdir()
+    assert torch.equal(load_model(file, linear(9)).weight, ema.averaged_state_dict()["weight"])
+
+
+def test_weights_alone_beside_whole_checkpoints_go_on_with_them(tmp_path):
+    def fit(n, **kwargs):
+        best = CheckpointCB(tmp_path / "best", monitor="valid_loss", keep=1, weights_only=True)
+        cbs = [best, CheckpointCB(tmp_path / "all"), MetricsCB(quiet=True)]
+        learn = toy_learner(cbs)
+        learn.fit(n, **kwargs)
+        return learn, best
+
+    fit(2)
+    learn, best = fit(5, resume=True)
+    whole, _ = fit(5)
+    assert best.monitor.best == min(learn.history["valid_loss"])
+    assert learn.history["valid_loss"] == whole.history["valid_loss"]
+    assert len(learn.history) == 5 and len(best.files) <= 2
+    with pytest.raises(ValueError, match="add one"):
+        toy_learner([CheckpointCB(tmp_path / "best", weights_only=True)]).fit(3, resume=True)

@@ -1,6 +1,7 @@
 """What a resume restores beside the weights, and what it says where the program has changed."""
 
 import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -11,16 +12,24 @@ from torch.utils.data import DataLoader, TensorDataset
 from toys import linear
 
 from minilearn import (
+    EMACB,
+    SWACB,
+    ArrayLoader,
     BatchSchedCB,
     Callback,
     CheckpointCB,
     ClipGradCB,
     EarlyStopCB,
+    EpochSchedCB,
     GradAccumCB,
     Learner,
     MetricsCB,
+    MixUpCB,
+    ParamSchedCB,
+    RecorderCB,
     TrainCB,
     accuracy,
+    warmup,
 )
 from minilearn.callbacks.precision import ScaledPrecision
 from minilearn.checkpoint import fit_state, process_state
@@ -115,6 +124,44 @@ def test_without_a_loss_to_train_the_optimizer_gets_the_parameters_of_the_model_
 def test_lbfgs_says_that_it_takes_one_group_only():
     with pytest.raises(ValueError, match="train_loss=False"):
         Learner(linear(), loaders(), Margin(), cbs=TrainCB(), opt_func=torch.optim.LBFGS).fit(1)
+
+
+class Modes(nn.Module):
+    """A loss with a frozen part, whose statistics move in train mode alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.frozen = nn.BatchNorm1d(1, affine=False), nn.Dropout().eval()
+        self.modes = []
+
+    def forward(self, preds, targets):
+        self.modes.append((self.training, self.norm.training, self.frozen.training))
+        return F.mse_loss(self.norm(preds), targets)
+
+
+def check_modes(loss, expected):
+    """A loss module follows the mode of the model, and has its own again after the fit."""
+    before = [m.training for m in loss.modules()]
+    Learner(linear(), loaders()[:1] * 2, loss, cbs=TrainCB()).fit(1)
+    assert list(dict.fromkeys(loss.modes)) == expected
+    assert [m.training for m in loss.modules()] == before
+
+
+@pytest.mark.case("F23")
+def test_a_loss_module_trains_and_evaluates_with_the_model():
+    check_modes(Modes(), [(True, True, False), (False, False, False)])
+    check_modes(Modes().eval(), [(False, False, False)])  # the user's own choice
+    with pytest.raises(AssertionError):
+        check_modes(Modes(), [(True, True, False)])
+
+
+@pytest.mark.case("F23")
+def test_sharded_weights_and_a_loss_to_train_are_refused_before_anything_is_lost(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("minilearn.checkpoint.callback.is_sharded", lambda model: True)
+    with pytest.raises(ValueError, match="loss.scale would be lost: .*train_loss=False"):
+        learner(tmp_path, loss=Margin()).fit(1)
 
 
 # ---- buffers and flags ----
@@ -281,6 +328,44 @@ def test_early_stops_keep_their_own_best_with_another_patience(tmp_path):
     assert {cb.monitor.name: cb.monitor.best for cb in stops} == best
 
 
+def count_of(module, by):
+    """A callback of a class `Count` in some module."""
+    cls = type("Count", (Count,), {"__module__": module, "__repr__": Callback.__repr__})
+    return cls(by)
+
+
+OTHERS = {
+    "one class name in two modules": lambda: [count_of("a", 1), count_of("b", 1)],
+    "two averages": lambda: [EMACB(0.5), EMACB(0.9)],
+    "two windows of averages": lambda: [SWACB(2), SWACB(2, every=2)],
+    "recorders": lambda: [RecorderCB("lr"), RecorderCB("mom")],
+    "three counts": lambda: [Count(1), Count(2), Count(3)],
+    "schedules": lambda: [
+        ParamSchedCB(weight_decay=lambda p: 0.1),
+        BatchSchedCB(partial(L.StepLR, step_size=4)),
+    ],
+}
+
+
+@pytest.mark.case("F28")
+@pytest.mark.parametrize("name", OTHERS)
+def test_callbacks_that_differ_in_anything_find_their_own_state(name, tmp_path):
+    first, again = OTHERS[name](), OTHERS[name]()
+    for number, cb in enumerate(first):
+        cb.tag = number
+        load, save = cb.load_state_dict, cb.state_dict
+        cb.state_dict = lambda save=save, number=number: {**save(), "tag": number}
+    for number, cb in enumerate(again):
+        load = cb.load_state_dict
+        cb.load_state_dict = lambda s, load=load, number=number: (
+            load(s) or seen.add((number, s["tag"]))
+        )
+    seen = set()
+    learner(tmp_path, *first).fit(1)
+    learner(tmp_path, *again[::-1]).fit(2, resume=True)
+    assert seen == {(number, number) for number in range(len(again))}
+
+
 @pytest.mark.case("F28")
 def test_where_nothing_tells_them_apart_another_number_is_said(tmp_path):
     learner(tmp_path, Plain(), Plain()).fit(1)
@@ -291,6 +376,8 @@ def test_where_nothing_tells_them_apart_another_number_is_said(tmp_path):
 
 
 # ---- what has changed ----
+
+CLASSES = (DataLoader(TensorDataset(X, Y), 4), None)
 
 CHANGES = {
     "lr: 0.05 saved, 0.5 here": ({}, {"lr": 0.5}),
@@ -329,10 +416,68 @@ CHANGES = {
     "callbacks: TrainCB, ClipGradCB saved, TrainCB here": ({"cbs": lambda: [ClipGradCB(1.0)]}, {}),
     "batches for an update: 1 saved, 2 here": ({}, {"cbs": lambda: [GradAccumCB(2)]}),
     "loss: mse_loss saved, l1_loss here": ({}, {"loss": F.l1_loss}),
+    "schedules: none saved, BatchSchedCB here": ({}, {"sched": lambda o: L.StepLR(o, 3)}),
+    "ClipGradCB(max_norm=1.0) saved, ClipGradCB(max_norm=0.1) here": (
+        {"cbs": lambda: [ClipGradCB(1.0)]},
+        {"cbs": lambda: [ClipGradCB(0.1)]},
+    ),
+    "alpha: 0.4 saved, 0.2 here": (
+        {
+            "cbs": lambda: [MixUpCB(0.4)],
+            "loss": F.cross_entropy,
+            "model": linear(n_out=2),
+            "dls": CLASSES,
+        },
+        {
+            "cbs": lambda: [MixUpCB(0.2)],
+            "loss": F.cross_entropy,
+            "model": linear(n_out=2),
+            "dls": CLASSES,
+        },
+    ),
+    "decay: 0.9 saved, 0.99 here": ({"cbs": lambda: [EMACB(0.9)]}, {"cbs": lambda: [EMACB(0.99)]}),
+    "pct_start=0.3) saved": (
+        {"sched": partial(L.OneCycleLR, max_lr=0.1, total_steps=18, pct_start=0.3)},
+        {"sched": partial(L.OneCycleLR, max_lr=0.1, total_steps=18, pct_start=0.5)},
+    ),
+    "n=3, unit='step', form='auto', start=0.0) saved": (
+        {"sched": warmup(partial(L.StepLR, step_size=5), 3)},
+        {"sched": warmup(partial(L.StepLR, step_size=5), 9)},
+    ),
+    "train loader, seed: 1 saved, 2 here": (
+        {"dls": lambda: arrays(seed=1)},
+        {"dls": lambda: arrays(seed=2)},
+    ),
+    "train loader, shuffle: True saved, False here": (
+        {"dls": lambda: arrays()},
+        {"dls": lambda: arrays(shuffle=False)},
+    ),
+    "train loader, drop_last: False saved, True here": ({}, {"dls": loaders(drop_last=True)}),
+    "nesterov: True saved, False here": (
+        {"opt_func": partial(torch.optim.SGD, momentum=0.9, nesterov=True)},
+        {"opt_func": partial(torch.optim.SGD, momentum=0.9)},
+    ),
+    "schedules: BatchSchedCB saved, EpochSchedCB here": (
+        {"sched": lambda o: L.StepLR(o, 3)},
+        {"cbs": lambda: [EpochSchedCB(lambda o: L.StepLR(o, 3))]},
+    ),
+    "options: {'weight_decay'": (
+        {"cbs": lambda: [ParamSchedCB(weight_decay=float)]},
+        {"cbs": lambda: [ParamSchedCB(weight_decay=float, momentum=float)]},
+    ),
+    "eps: 1e-08 saved, 1e-06 here": (
+        {"opt_func": "adamw"},
+        {"opt_func": lambda p, lr: torch.optim.AdamW(p, lr, eps=1e-6)},
+    ),
 }
 
 
+def arrays(shuffle=True, seed=None):
+    return ArrayLoader({"x": X, "y": X[:, :1]}, 4, shuffle=shuffle, seed=seed), None
+
+
 def changed(folder, sched=None, cbs=lambda: [], **kwargs):
+    kwargs = {k: v() if k == "dls" and callable(v) else v for k, v in kwargs.items()}
     extra = [BatchSchedCB(sched)] if sched else []
     return learner(folder, *extra, *cbs(), **kwargs)
 
@@ -356,6 +501,26 @@ def test_a_change_without_the_comparison_would_be_silent(tmp_path, monkeypatch):
     monkeypatch.setattr(fit_state.Resume, "_warn_of_changes", lambda *args: None)
     changed(tmp_path).fit(1)
     assert not said(changed(tmp_path, dls=loaders(18, 3), lr=0.5).fit, 3, resume=True)
+
+
+@pytest.mark.case("F29")
+def test_a_schedule_that_the_very_call_replaces_by_a_rate_is_not_missed(tmp_path):
+    changed(tmp_path, lambda o: L.StepLR(o, 4)).fit(1)
+    file = newest_first(tmp_path)[0]
+    assert not said(changed(tmp_path / "rate").fit, 2, lr=0.01, resume=file)
+    text = said(changed(tmp_path / "none").fit, 2, resume=file)
+    assert "schedules: BatchSchedCB saved, none here" in text
+    assert text.count("not the fit that was saved") == 1
+
+
+@pytest.mark.case("F29")
+def test_what_differs_is_one_warning_also_for_a_checkpoint_that_is_loaded_by_hand(tmp_path):
+    changed(tmp_path, cbs=lambda: [ClipGradCB(1.0), Count(1)]).fit(1)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        changed(tmp_path, lr=0.5).load_checkpoint(tmp_path)
+    assert len(found) == 1 and "lr: 0.05 saved, 0.5 here" in str(found[0].message)
+    assert "the state of Count is in the checkpoint only" in str(found[0].message)
 
 
 @pytest.mark.case("F29")
@@ -431,7 +596,7 @@ def check_incomplete(folder, drop):
     for part in (*PARTS, *RANDOM):
         learner(folder / part, every=(4, "step")).fit(1)
         path = newest_first(folder / part)[-1]
-        assert read(path)["place"] == "pass"
+        assert read(path)["position"] == "training"
         state = read(path)
         drop(state["random"] if part in RANDOM else state, part)
         write(state, path)

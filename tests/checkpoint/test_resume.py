@@ -137,7 +137,7 @@ def test_a_signal_in_a_validation_is_kept_as_such(tmp_path):
         learn.fit(3, cbs=in_validation)
     assert ended.value.code == 128 + signal.SIGUSR1
     state = read(newest_first(tmp_path)[0])
-    assert (state["place"], state["steps"], len(state["history"])) == ("validation", 9, 0)
+    assert (state["position"], state["steps"], len(state["history"])) == ("validation", 9, 0)
 
 
 @pytest.mark.parametrize("nth", [3, 4])
@@ -146,7 +146,7 @@ def test_a_signal_inside_a_group_of_batches_waits_for_its_update(nth, tmp_path):
     with pytest.raises(SystemExit):
         learn.fit(3, cbs=KillAt("after_batch", nth, 0, signal.SIGUSR1))
     state = read(newest_first(tmp_path)[0])
-    assert (state["place"], state["steps"], state["stream"]["taken"]) == ("pass", 2, 4)
+    assert (state["position"], state["steps"], state["stream"]["taken"]) == ("training", 2, 4)
 
 
 def test_handlers_of_signals_are_those_before(tmp_path):
@@ -203,7 +203,7 @@ def test_finished_epochs_are_not_trained_again(tmp_path):
 
 @pytest.mark.case("C001")
 def test_the_check_notices_an_epoch_that_is_trained_twice(tmp_path, monkeypatch):
-    monkeypatch.setattr("minilearn.checkpoint.fit_state.find_place", lambda learn: "epoch")
+    monkeypatch.setattr("minilearn.checkpoint.fit_state.find_position", lambda learn: "epoch")
     with pytest.raises(AssertionError):
         check_continues(tmp_path, lambda learn: learn.fit(6, resume=True))
 
@@ -384,7 +384,7 @@ def test_torchs_workers_are_warned_of_in_mid_epoch_only(tmp_path):
     fit(make(options, tmp_path / "a"), options)
     files = newest_first(tmp_path / "a")
     again = make(options, tmp_path / "b")
-    inside = next(f for f in files if read(f)["place"] == "pass")
+    inside = next(f for f in files if read(f)["position"] == "training")
     with pytest.warns(UserWarning, match="not repeated in this epoch"):
         again.fit(3, resume=inside)
 
@@ -504,6 +504,27 @@ def test_save_checkpoint_by_hand_goes_on_too(tmp_path):
 
 def test_schedules_are_drawn_at_most_once():
     assert all(len(SCHEDULES & set(Options.draw(random.Random(i)).extras)) < 2 for i in range(99))
+
+
+def check_validation(folder):
+    """A validation that is broken off is made again from where it began, whatever it moves."""
+    options = Options("array", "epochs", 1, ("own loss",))
+    killed, differ, _ = run_with_kills(options, [("term after_loss", 12, -100)], folder)
+    assert killed == 1 and not differ
+
+
+@pytest.mark.case("F23")
+@pytest.mark.skipif(os.name != "posix", reason="the ends are signals")
+def test_buffers_that_a_validation_moves_go_on_where_it_began(tmp_path):
+    check_validation(tmp_path)
+
+
+@pytest.mark.case("F23")
+@pytest.mark.skipif(os.name != "posix", reason="the ends are signals")
+def test_the_check_notices_buffers_that_a_broken_validation_moved(tmp_path, monkeypatch):
+    monkeypatch.setattr("minilearn.checkpoint.callback.keep", lambda *_, **__: lambda: None)
+    with pytest.raises(AssertionError):
+        check_validation(tmp_path)
 
 
 def test_checkpoints_do_not_grow_with_the_number_of_resumes(tmp_path):

@@ -33,7 +33,7 @@ def check_goes_on(folder, loader, size=4, warns=None, cbs=tuple):
             warnings.simplefilter("always")
             rest, _ = seen_ids(folder / f"b{steps}", loader, file, cbs())
         assert rest == whole[size * steps :], steps
-        inside = read(file)["place"] == "pass"
+        inside = read(file)["position"] == "training"
         told = [w for w in caught if "has no state" in str(w.message)]
         assert bool(told) == bool(warns and inside)
 

@@ -125,7 +125,7 @@ def test_ctrl_c_leaves_the_files_of_what_was_reached(finished, monkeypatch, tmp_
     assert train("--epochs", "3", "--out", "here") == 130
     assert "results are in here" in capsys.readouterr().out
     names = sorted(path.name for path in (tmp_path / "here").iterdir())
-    assert names == WRITTEN
+    assert names == [name for name in WRITTEN if finished or name != "losses.png"]
     rows = (tmp_path / "here" / "history.csv").read_text().splitlines()
     assert len([row for row in rows[1:] if row]) == finished
 
@@ -161,7 +161,7 @@ BAD = [
     (["train", "--sched_args.pct", "1", "--sched", "flat_cos"], "pct"),
     (["train", "--pretrained"], "pretrained"),
     (["train", "--build_dls", "os:nothing"], "os has no 'nothing'"),
-    (["train", "--log", "tensorbord"], "did you mean tensorboard?"),
+    (["train", "--log", "tensorbord"], "'tensorboard'"),
     (["train", "nodata"], "nodata"),
     (["predict", "nowhere", "a.png"], "nowhere is no folder of learn.export"),
     (["trian"], "trian"),

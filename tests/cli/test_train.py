@@ -21,7 +21,7 @@ from minilearn.cli import build
 from minilearn.cli import predict as using
 from minilearn.cli import run_folder as folder
 from minilearn.cli.augment import Aug
-from minilearn.cli.build import build_dls, build_learner, build_model, timm_normalization
+from minilearn.cli.build import build_dls, build_learner, build_model, timm_options
 
 training = sys.modules["minilearn.cli.train"]  # the package has a function of that name
 
@@ -103,18 +103,20 @@ def test_train_from_python_is_the_command():
     learn = cli.train(config | {"out": "a"})
     train("--epochs", "2", "--aug.flip", "0.5", "--out", "b")
     assert rows("a") == rows("b") and learn.history["epoch"] == [0, 1]
-    with pytest.raises(cli.BadInput, match="config: epohcs is no option; did you mean epochs"):
+    with pytest.raises(cli.BadInput, match="'epohcs' is not accepted; did you mean epochs"):
         cli.train({"epohcs": 1})
 
 
 def test_every_option_becomes_its_callback():
     dls = build_dls(bs=16)
     wishes = {"ema": 0.9, "accum": 2, "clip": 1.0, "mixup": 0.4, "amp": "bf16", "compile": True}
+    others = build_learner(dls, build_model(dls), swa=0.5, cutmix=1.0)
+    assert {"SWACB", "CutMixCB"} <= {type(cb).__name__ for cb in others.cbs}
     aug = Aug(flip=0.5)
     learn = build_learner(dls, build_model(dls), **wishes, channels_last=True, aug=aug, wd=0.1)
     names = {type(cb).__name__ for cb in learn.cbs}
     assert names >= {"EMACB", "GradAccumCB", "ClipGradCB", "MixUpCB", "MixedPrecision"}
-    assert names >= {"CompileCB", "ChannelsLastCB", "BatchTransformCB", "TrainCB", "DeviceCB"}
+    assert names >= {"CompileCB", "ChannelsLastCB", "AugmentCB", "TrainCB", "DeviceCB"}
     plain = build_learner(dls, build_model(dls))
     assert [type(cb).__name__ for cb in plain.cbs] == [
         "TrainCB",
@@ -122,6 +124,30 @@ def test_every_option_becomes_its_callback():
         "MetricsCB",
         "ProgressCB",
     ]
+
+
+def test_layers_are_frozen_or_slower_as_is_asked_for():
+    dls = build_dls(bs=16)
+    learn = build_learner(dls, build_model(dls), freeze=True)
+    *body, head = [p for p in learn.model.parameters()]
+    assert head.requires_grad and not body[0].requires_grad
+    names = [name for name, _ in learn.model.named_parameters()]
+    learn = build_learner(dls, build_model(dls), freeze=f"{names[0]},{names[3]}")
+    assert [n for n, p in learn.model.named_parameters() if not p.requires_grad] == names[0:4:3]
+    learn = build_learner(dls, build_model(dls), layer_decay=0.5)
+    rates = sorted({group["lr"] for group in learn.opt_func(learn.model, 0.8).param_groups})
+    assert rates[-1] == 0.8 and all(a == b / 2 for a, b in zip(rates, rates[1:], strict=False))
+
+
+def test_the_mean_of_weights_of_swa_is_what_is_saved_and_evaluated(capsys):
+    train("--epochs", "2", "--swa", "0.5", "--out", "a", "--lr", "1e-3", "--sched", "none")
+    capsys.readouterr()
+    assert cli.main(["eval", "a", "--device", "cpu"]) == 0
+    found = dict(line.split("\t") for line in capsys.readouterr().out.splitlines())
+    train("--epochs", "2", "--out", "b", "--lr", "1e-3", "--sched", "none")
+    one, two = (load_file(Path(run, "model.safetensors")) for run in "ab")
+    assert any(not torch.equal(one[name], two[name]) for name in one if name.endswith("weight"))
+    assert 0 <= float(found["accuracy"]) <= 1
 
 
 def test_rows_go_to_every_log_that_is_asked_for():
@@ -230,22 +256,31 @@ def check_how_to_go_on(capsys):
     capsys.readouterr()
     assert cli.main(["train", "--resume", "a"]) == 0
     said = capsys.readouterr().out
-    assert "nothing is left to train: 1 of 1 epochs are done" in said
-    for words in (["--epochs", "2"], ["--sched", "cosine"], ["--warmup", "3"]):
-        before = Path("a/config.yaml").read_text()
+    assert "all 1 epochs are done" in said and "nothing is left to train. For more" in said
+    assert "--epochs N --lr 1e-4" in said
+    before = Path("a/config.yaml").read_text()
+    for words, why in [
+        (["--epochs", "2"], "the schedule one_cycle is over after 1 epochs. Give the rate"),
+        (["--epochs", "2", "--sched", "none"], "Give the rate with which it goes on: --lr 1e-4"),
+        (["--sched", "cosine"], "the schedule one_cycle for 1 epochs"),
+        (["--warmup", "3", "--sched", "linear"], "the schedule one_cycle for 1 epochs"),
+        (["--epochs", "2", "--lr", "auto"], "Give the rate with which it goes on"),
+    ]:
         assert cli.main(["train", "--resume", "a", *words]) == 2
         err = capsys.readouterr().err
-        assert "the schedule one_cycle for 1 epochs" in err and "total_steps" not in err
-        assert "--epochs N --sched none --lr 1e-4" in said and "--sched none" in err
+        assert why in err and "total_steps" not in err
         assert Path("a/config.yaml").read_text() == before
-    words = ["--epochs", "2", "--sched", "none", "--lr", "1e-4"]
     weights = load_file("a/model.safetensors")
-    assert cli.main(["train", "--resume", "a", *words]) == 0
+    assert cli.main(["train", "--resume", "a", "--epochs", "2", "--lr", "1e-4"]) == 0
     assert len(rows("a")) == 3 and "nothing is left" not in capsys.readouterr().out
     moved = load_file("a/model.safetensors")
     names = [name for name in weights if name.endswith(("weight", "bias"))]
     steps = [(moved[name] - weights[name]).abs().max() for name in names]
     assert 1e-5 < max(steps) < 1e-3  # Adam moves a weight by the rate: not one_cycle's 1e-7, 1e-2
+    saved = yaml.safe_load(Path("a/config.yaml").read_text())
+    assert (saved["epochs"], saved["sched"], saved["lr"], saved["bs"]) == (2, "none", 1e-4, 16)
+    assert cli.main(["train", "--resume", "a", "--epochs", "3"]) == 0  # no schedule is left
+    assert len(rows("a")) == 4
 
 
 @pytest.mark.case("F33")
@@ -262,6 +297,67 @@ def test_the_check_notices_a_run_that_cannot_go_on(broken, capsys, monkeypatch):
         monkeypatch.setattr(training.Training, "check", lambda self: None)
     with pytest.raises(AssertionError):
         check_how_to_go_on(capsys)
+
+
+def test_a_run_whose_rate_was_searched_goes_on_with_that_rate():
+    words = ["--epochs", "2", "--lr", "auto"]
+    train(*words, "--out", "a", "--resume")  # there is nothing yet: it begins
+    found = str(yaml.safe_load(Path("a/config.yaml").read_text())["lr"])
+    with pytest.MonkeyPatch.context() as patch:
+        break_off(patch, 5)
+        assert train("--epochs", "2", "--lr", found, "--out", "b") == 130
+    assert train(*words, "--out", "b", "--resume") == 0
+    assert rows("a") == rows("b")
+    assert_same_weights()
+
+
+def test_a_finished_run_is_made_longer_from_python():
+    config = {"bs": 16, "device": "cpu", "epochs": 1, "out": "a"}
+    cli.train(config)
+    with pytest.raises(cli.BadInput, match="Give the rate"):
+        cli.train({"resume": "a", "epochs": 2})
+    assert len(cli.train({"resume": "a", "epochs": 2, "lr": 1e-4}).history) == 2
+
+
+def test_a_run_inside_its_schedule_is_not_made_longer(monkeypatch, capsys):
+    with pytest.MonkeyPatch.context() as patch:
+        break_off(patch, 6)
+        train("--epochs", "3", "--out", "a")
+    before = Path("a/config.yaml").read_text()
+    assert cli.main(["train", "--resume", "a", "--epochs", "4", "--lr", "1e-4"]) == 2
+    assert "one_cycle for 3 epochs, and goes on with it" in capsys.readouterr().err
+    assert Path("a/config.yaml").read_text() == before
+
+
+def test_a_resume_that_the_checkpoint_refuses_leaves_the_configuration(capsys):
+    train("--epochs", "1", "--sched", "none", "--out", "a")
+    before = Path("a/config.yaml").read_text()
+    assert cli.main(["train", "--resume", "a", "--model", "resnet", "--epochs", "2"]) == 2
+    assert Path("a/config.yaml").read_text() == before
+
+
+def test_a_run_by_updates_validates_by_updates_and_goes_on_to_the_same_bits(capsys):
+    options = ["--steps", "10", "--valid_every", "3", "--mixup", "0.4", "--sched", "cosine"]
+    train(*options, "--out", "a")
+    assert [row.split(",")[1] for row in rows("a")[1:]] == ["3", "6", "9", "10"]
+    with pytest.MonkeyPatch.context() as patch:
+        break_off(patch, 5)
+        assert train(*options, "--out", "b") == 130
+    assert cli.main(["train", "--resume", "b"]) == 0
+    assert rows("a") == rows("b")
+    assert_same_weights()
+    assert cli.main(["train", "--resume", "b", "--steps", "12"]) == 2
+    assert "is over after 10 updates. Give the rate" in capsys.readouterr().err
+    assert cli.main(["train", "--resume", "b", "--steps", "12", "--lr", "1e-4"]) == 0
+    assert [row.split(",")[1] for row in rows("b")[1:]][-1] == "12"
+
+
+def test_patience_ends_a_run_that_has_stopped_improving():
+    train("--epochs", "9", "--lr", "1e-12", "--sched", "none", "--patience", "2", "--out", "a")
+    found = [float(row.split(",")[3]) for row in rows("a")[1:]]
+    # two in a row that are not better than all before them
+    last = next(i for i in range(2, 9) if min(found[i - 1 : i + 1]) >= min(found[: i - 1]))
+    assert len(found) == last + 1 < 9
 
 
 def test_a_run_with_a_constant_rate_is_made_longer_without_more(capsys):
@@ -310,7 +406,7 @@ def test_each_part_can_be_a_function_of_ones_own_with_its_own_options(mine, caps
     assert rows("a") == rows("b")
     capsys.readouterr()
     assert cli.main(["train", *words, "--help"]) == 0
-    assert "how many points (type: integer, default: 32)" in capsys.readouterr().out
+    assert "how many points (type: int, default: 32)" in capsys.readouterr().out
     assert cli.main(["train", *words, "--model", "cnn"]) == 2
 
 
@@ -377,6 +473,18 @@ def test_the_loss_follows_the_targets():
     assert torch.equal(build.class_loss(preds, several), binary)
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_smoothed_losses_are_those_of_the_formula(smoothing):
+    preds, labels = torch.randn(4, 3), torch.tensor([0, 2, 1, 1])
+    soft = nn.functional.one_hot(labels, 3) * (1 - smoothing) + smoothing / 3
+    by_hand = -(soft * preds.log_softmax(1)).sum(1).mean()
+    torch.testing.assert_close(build.class_loss(preds, labels, smoothing=smoothing), by_hand)
+    several = torch.tensor([[1.0, 0, 1]] * 4)
+    p, soft = preds.sigmoid(), several * (1 - smoothing) + smoothing / 2
+    by_hand = -(soft * p.log() + (1 - soft) * (1 - p).log()).mean()
+    torch.testing.assert_close(build.class_loss(preds, several, smoothing=smoothing), by_hand)
+
+
 def test_options_of_images_reach_the_sample(few):
     assert build_dls(bs=8, size=20).pipeline.size == (20, 20)
     assert build_dls(bs=8, channels=3).pipeline.channels == 3
@@ -385,7 +493,7 @@ def test_options_of_images_reach_the_sample(few):
 
 
 def test_ours_keep_the_normalisation_of_the_data():
-    assert timm_normalization("cnn", {}) == {} and timm_normalization(None, {}) == {}
+    assert timm_options("cnn", {}) == {} and timm_options(None, {}) == {}
 
 
 def test_several_processes_need_a_folder_in_common(monkeypatch, capsys):
@@ -402,20 +510,26 @@ def test_what_cannot_be_exported_leaves_its_weights(capsys):
 
 
 BAD_ARGUMENTS = [
-    ("model_args: {nfs: [8, 1.5]}", "model_args.nfs takes Sequence[int], got [8, 1.5]"),
+    ("model_args: {nfs: [8, 1.5]}", "model_args.nfs: Expected a int. Got value: 1.5"),
     ("model_args: {nsf: [8]}", "model_args.nsf is no argument of cnn; did you mean 'nfs'?"),
     ("model_args: {act: {torch.nn: ReLu}}", "did you mean 'ReLU'"),
     ("model_args: {act: {}}", "names no layer"),
-    ("opt_args: {betas: [0.9, x]}", "opt_args.betas takes tuple[float | Tensor, float | Tensor]"),
+    ("opt_args: {betas: [0.9, x]}", "opt_args.betas: "),
     ("opt_args: {lr: 1}", "opt_args.lr is no argument of adamw"),
     ("opt: mine:slow\nopt_args: {momentun: 1}", "did you mean 'momentum'?"),
     ("sched_args: {pct_strat: 0.1}", "did you mean 'pct_start'?"),
-    ("sched_args: {anneal_strategy: 5}", "sched_args.anneal_strategy takes 'cos' | 'linear'"),
-    ("model:", "model takes str, got null"),
+    (
+        "sched_args: {anneal_strategy: 5}",
+        "sched_args.anneal_strategy: Expected a Literal['cos', 'linear']",
+    ),
+    ("model:", "model: it has a value by default, and takes no null"),
     ("build_dls: os:path", "os:path is no function"),
-    ("bs: 0", "bs takes int above 0"),
-    ("ema: 1", "--ema takes a decay below 1"),
-    ("seed: 1e300", "seed takes int from 0, got 1e+300"),
+    ("bs: 0", "bs: Not of type PositiveInt"),
+    ("ema: 1", "--ema is below 1"),
+    ("swa: 1", "--swa is below 1"),
+    ("ema: 0.9\nswa: 0.5", "give one of them"),
+    ("mixup: 0.4\ncutmix: 1", "give one of them"),
+    ("seed: -1", "seed: Not of type NonNegativeInt"),
 ]
 
 

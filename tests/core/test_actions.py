@@ -170,7 +170,7 @@ def test_nobody_who_predicts_is_an_error_that_says_what_to_add():
         learn.fit(1)
     assert trace.events == []
     with pytest.raises(MissingActionError, match="'predict'; callbacks are: none"):
-        learner(None).fit(1)
+        learner([]).fit(1)
     with pytest.raises(MissingActionError, match="'predict'"):
         learner(None).predict()
 

@@ -1,9 +1,12 @@
 """Cancelling: what still runs, what does not, and what a fit leaves."""
 
+import threading
+import time
+
 import pytest
 import torch
 from story import CANCELS, Story, disturbed_learner, occurrences
-from toys import ACTIONS, POINTS, At, Before, batches, plain_trace, toy_dls, toy_learner
+from toys import ACTIONS, POINTS, At, Before, Trace, batches, plain_trace, toy_dls, toy_learner
 
 from minilearn.callbacks.training import SingleBatchCB, TrainCB
 from minilearn.core.callback import Callback
@@ -155,3 +158,75 @@ def test_the_check_of_cancelled_batches_notices_an_after_batch_with_old_values()
 
     with pytest.raises(AssertionError):
         check_skipped_batches(Faulty)
+
+
+# ---- learn.stop ----
+
+
+def ends_of(learn, event, when=lambda learn: True, **kwargs):
+    """Stop at an event; return (epoch, batch, training) of each batch, and the trace."""
+    trace, ran = Trace(), []
+    note = At("before_batch", lambda x: ran.append((x.epoch, x.iter, x.training)), times=99)
+    learn.fit(3, cbs=[trace, note, At(event, lambda learn: learn.stop("enough"), when)], **kwargs)
+    return ran, trace.events
+
+
+EVENTS_AND_LAST = {
+    "before_batch": (0, 0, True),
+    "after_loss": (0, 0, True),
+    "after_batch": (0, 0, True),
+    "cleanup_batch": (0, 0, True),
+    "after_epoch": (0, 1, True),  # no validation follows
+    "after_round": (0, 0, False),
+}
+
+
+@pytest.mark.parametrize("event", EVENTS_AND_LAST)
+def test_a_stop_ends_the_fit_after_the_current_batch_with_all_clean_up(event, capsys):
+    learn = toy_learner()
+    ran, events = ends_of(learn, event)
+    assert ran[-1] == EVENTS_AND_LAST[event]
+    assert "after_fit" not in events
+    for level in ("batch", "epoch", "round", "fit"):
+        assert events.count(f"before_{level}") == events.count(f"cleanup_{level}")
+    assert learn.stopped == "enough" and capsys.readouterr().out == "enough\n"
+    assert not learn.levels and len(learn.history) == 1
+    learn.fit(1)
+    assert learn.stopped is None
+
+
+def test_a_stop_in_the_last_round_skips_the_end_too():
+    events = ends_of(toy_learner(), "after_round", lambda learn: learn.epoch == 2)[1]
+    assert events.count("after_round") == 3 and "after_fit" not in events
+
+
+def test_another_thread_may_stop_a_fit():
+    begun, batches_seen = threading.Event(), []
+
+    def work(learn):
+        batches_seen.append(learn.iter)
+        begun.set()
+        time.sleep(0.001)
+
+    learn = toy_learner([At("after_batch", work, times=10**6)])
+    stopper = threading.Thread(target=lambda: (begun.wait(), learn.stop()))
+    stopper.start()
+    learn.fit(10**6)
+    stopper.join()
+    assert learn.stopped == "learn.stop() ended the fit"
+    assert 0 < len(batches_seen) < 10**4
+
+
+def test_a_stop_within_a_nested_run_is_for_the_fit_around_it():
+    learn, batches_seen = toy_learner(), []
+
+    @learn.on("after_predict", when=lambda learn: learn.depth)
+    def stop(learn):
+        learn.stop()
+
+    learn.on("after_batch", lambda learn: batches_seen.append(learn.iter))
+    validate = At("after_batch", lambda learn: learn.validate())
+    learn.fit(3, cbs=validate)
+    assert learn.stopped and batches_seen == [0]
+    learn.validate()
+    assert learn.stopped  # what is known of the last fit stays

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from interrupted import interrupts
 from torch import nn
 from toys import At, Trace, batches, toy_learner
 
@@ -146,6 +147,16 @@ def test_the_check_of_updates_notices_an_interrupt_that_is_not_held_back(monkeyp
     monkeypatch.setattr(Interrupts, "__exit__", lambda self, *_: None)
     with pytest.raises(AssertionError):
         check_whole_update({3})
+
+
+@pytest.mark.case("F14")
+def test_interrupts_from_outside_at_random_moments_leave_no_half_update():
+    assert not interrupts(3, seed=1)
+
+
+@pytest.mark.case("F14")
+def test_the_check_from_outside_notices_half_updates():
+    assert any(interrupts(1, seed, held=False) for seed in range(20))
 
 
 def test_a_second_ctrl_c_within_a_step_breaks_through_and_says_so(capsys):

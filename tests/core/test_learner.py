@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -21,7 +22,13 @@ from toys import (
 from minilearn.callbacks.training import TrainCB
 from minilearn.core import events
 from minilearn.core.callback import Callback
-from minilearn.learner import Learner
+from minilearn.core.events import MissingActionError
+from minilearn.core.learner import Loop
+from minilearn.core.state import LoopState
+from minilearn.distributed.accelerate import AccelerateCB
+from minilearn.learner import Learner, TrainLearner
+from minilearn.metrics.callback import MetricsCB
+from minilearn.progress.callback import ProgressCB
 
 # ---- what a Learner takes ----
 
@@ -45,12 +52,139 @@ def test_callbacks_come_as_one_or_in_any_collection(make):
     assert trace.events and learn.cbs == [train]
 
 
-def test_metrics_are_short_for_the_usual_callbacks_and_not_beside_others():
-    learn = Learner(linear(), toy_dls(), metrics=F.l1_loss)
-    kinds = [type(cb).__name__ for cb in learn.cbs]
-    assert kinds == ["TrainCB", "DeviceCB", "MetricsCB", "ProgressCB"]
-    with pytest.raises(ValueError, match="short for a list of callbacks"):
-        Learner(linear(), toy_dls(), cbs=[TrainCB()], metrics=F.l1_loss)
+USUAL = ["TrainCB", "DeviceCB", "MetricsCB", "ProgressCB"]
+
+
+def kinds(learn):
+    return [type(cb).__name__ for cb in learn.cbs]
+
+
+def test_metrics_come_with_the_usual_callbacks():
+    assert kinds(Learner(linear(), toy_dls(), metrics=F.l1_loss)) == USUAL
+
+
+def test_callbacks_beside_metrics_take_the_place_of_the_usual_ones_or_are_added():
+    class Own(TrainCB): ...
+
+    given = [trace := Trace(), own := Own(n_inp=1), ProgressCB]
+    learn = Learner(linear(), toy_dls(), cbs=given, metrics=F.l1_loss)
+    assert kinds(learn) == ["Own", *USUAL[1:], "Trace"]
+    assert learn.cbs[0] is own and learn.cbs[-1] is trace
+    learn.fit(1)
+    assert "l1_loss" in learn.history.columns
+
+
+def test_metrics_in_two_places_are_an_error_but_an_empty_list_of_them_is_not():
+    with pytest.raises(ValueError, match="metrics= and in a MetricsCB"):
+        Learner(linear(), toy_dls(), cbs=MetricsCB(F.l1_loss), metrics=F.mse_loss)
+    learn = Learner(linear(), toy_dls(), cbs=(own := MetricsCB(F.l1_loss)), metrics=[])
+    assert learn.find(MetricsCB) is own and kinds(learn) == USUAL
+
+
+def test_a_callback_that_places_batches_leaves_no_device_callback_beside_it():
+    pytest.importorskip("accelerate")
+    learn = Learner(linear(), toy_dls(), cbs=AccelerateCB(cpu=True), metrics=[])
+    assert kinds(learn) == ["AccelerateCB", "MetricsCB", "ProgressCB"]
+
+
+def test_a_learner_that_lists_nothing_trains_as_with_an_empty_list_of_metrics(capsys):
+    ours, theirs = linear(seed=0), linear(seed=0)
+    learn = Learner(ours, toy_dls())
+    assert learn.cbs == []
+    learn.fit(2)
+    shown = capsys.readouterr().out
+    Learner(theirs, toy_dls(), metrics=[]).fit(2)
+    torch.testing.assert_close(ours.weight, theirs.weight, rtol=0, atol=0)
+    assert kinds(learn) == USUAL and "valid_loss" in shown
+    train = learn.find(TrainCB)
+    learn.fit(1)
+    assert learn.find(TrainCB) is train  # the usual ones stay
+
+
+def test_whether_the_usual_callbacks_come_is_judged_with_those_of_the_fit():
+    learn = Learner(linear(), toy_dls())
+    learn.fit(1, cbs=TrainCB())
+    assert kinds(learn) == [] and learn.history.columns == ["epoch", "steps", "time"]
+    learn.fit(1, cbs=[mine := MetricsCB(F.l1_loss), Trace()])
+    assert "l1_loss" in learn.history.columns
+    assert sorted(kinds(learn)) == sorted(USUAL) and learn.find(MetricsCB) is not mine
+    learn.fit(1)
+    assert "valid_loss" in learn.history.columns
+
+
+def test_a_learner_that_answers_its_actions_gets_no_usual_callbacks():
+    learn = TrainLearner(linear(), toy_dls())
+    learn.fit(1)
+    assert kinds(learn) == []
+    with pytest.raises(MissingActionError, match="'predict'"):
+        Learner(linear(), toy_dls(), cbs=[]).fit(1)
+    with pytest.raises(MissingActionError, match="'predict'"):
+        Learner(linear(), toy_dls(), cbs=[MetricsCB()]).fit(1)
+
+
+@pytest.mark.parametrize("probe", ["validate", "get_preds", "summary", "dry_run", "lr_find"])
+def test_nested_runs_of_a_learner_that_lists_nothing_work_and_add_nothing(probe):
+    learn = Learner(linear(), toy_dls())
+    before = linear().weight
+    getattr(learn, probe)()
+    assert learn.cbs == [] and torch.equal(learn.model.weight, before)
+
+
+def test_the_repr_shows_the_callbacks_that_a_fit_would_have():
+    assert "ProgressCB() (the usual ones, since none are listed)" in repr(
+        Learner(linear(), toy_dls())
+    )
+    assert "usual" not in repr(Learner(linear(), toy_dls(), cbs=[]))
+
+
+class Kept(Callback):
+    """What a fit was asked for."""
+
+    def before_fit(self, learn):
+        self.lr = learn.opt and learn.opt.param_groups[0]["lr"]
+        self.phases = []
+
+    def before_epoch(self, learn):
+        self.phases.append(learn.training)
+
+
+@pytest.mark.parametrize(
+    "args, phases, lr",
+    [
+        ((), [True, False], 0.1),
+        ((2,), [True, False] * 2, 0.1),
+        ((1, 0.5), [True, False], 0.5),
+        ((1, 1), [True, False], 1),  # a number, not a bool
+        ((1, None), [True, False], 0.1),
+        ((1, 0.5, "cb"), [True, False], 0.5),
+        ((1, True), [True, False], 0.1),
+        ((1, False), [False], None),
+        ((1, np.bool_(False)), [False], None),
+        ((1, True, False), [True], 0.1),
+        ((1, False, True), [False], None),
+        ((1, True, True, "cb"), [True, False], 0.1),
+        ((1, True, False, "cb", 0.5), [True], 0.5),
+    ],
+)
+def test_a_bool_after_the_epochs_means_the_order_of_miniai(args, phases, lr):
+    learn, kept = Learner(linear(), toy_dls(), cbs=TrainCB()), Kept()
+    given = tuple(kept if arg == "cb" else arg for arg in args)
+    learn.fit(*given, **({} if "cb" in args else {"cbs": kept}))
+    assert kept.phases == phases and kept.lr == lr
+
+
+def test_arguments_of_miniais_order_mix_with_keywords_and_not_with_themselves():
+    learn, kept = Learner(linear(), toy_dls(), cbs=TrainCB()), Kept()
+    learn.fit(1, True, lr=0.5, cbs=kept)
+    assert kept.lr == 0.5 and kept.phases == [True, False]
+    learn.fit(n_epochs=1, train=True, valid=False, cbs=kept)
+    assert kept.phases == [True]
+    with pytest.raises(TypeError, match=r"fit\(1, True, …\).* twice"):
+        learn.fit(1, True, train=True)
+    with pytest.raises(TypeError, match="too many"):
+        learn.fit(1, True, True, None, 0.1, 3)
+    with pytest.raises(TypeError, match="positional"):
+        learn.fit(1, 0.1, None, True)
 
 
 def test_an_object_of_another_library_may_be_the_only_callback():
@@ -67,7 +201,7 @@ def test_a_class_stands_for_a_callback_made_without_arguments():
     learn = Learner(linear(), toy_dls(), cbs=TrainCB)
     assert isinstance(learn.cbs[0], TrainCB)
     learn.fit(1, cbs=[Trace])
-    assert Learner(linear(), toy_dls()).cbs == []
+    assert Learner(linear(), toy_dls(), cbs=[]).cbs == []
 
 
 def test_the_user_s_list_is_copied():
@@ -213,3 +347,13 @@ def test_callbacks_that_are_none_are_left_out(cbs):
 def test_the_check_notices_what_is_neither_none_nor_a_callback():
     with pytest.raises(TypeError, match="is no callback"):
         Learner(linear(), toy_dls(), cbs=[TrainCB(), 0])
+
+
+def test_a_learner_stores_at_most_25_attributes_and_each_is_declared():
+    methods = vars(Learner).keys() | vars(Loop).keys()
+    declared = vars(LoopState)["__annotations__"].keys() - methods
+    assert len(declared) <= 25, sorted(declared)
+    learn = toy_learner([MetricsCB(quiet=True)])
+    learn.fit(1)
+    dispatch = {"_table", "_owners", "_wrap", "handling", "unheard"}  # of events and actions
+    assert vars(learn).keys() <= declared | dispatch

@@ -1,13 +1,15 @@
 """ImageDataset of any mode as the right numbers (C094), against pixels written down by hand."""
 
 import io
+import sys
+import time
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from minilearn.data.decode import read_image, to_tensor
+from minilearn.data.decode import in_threads, read_image, to_tensor
 from minilearn.data.pipeline import Pipeline
 
 RED, GREEN, WHITE = (255, 0, 0), (0, 255, 0), (255, 255, 255)
@@ -176,3 +178,29 @@ def test_a_image_without_a_way_to_prepare_it_is_an_error_that_names_the_setting(
 def test_an_unknown_way_to_resize_is_refused():
     with pytest.raises(ValueError, match="crop, pad, stretch, got 'squash'"):
         Pipeline((2, 2), "squash")
+
+
+# ---- a bar ----
+
+
+class Screen(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "seconds", "shown"),
+    [(Screen, 1.5, True), (Screen, 0.1, False), (io.StringIO, 1.5, False)],
+)
+def test_a_bar_appears_where_somebody_looks_on_for_a_second(stream, seconds, shown, monkeypatch):
+    screen = stream()
+    monkeypatch.setattr(sys, "stderr", screen)
+    seen = []
+
+    def read(row):
+        seen.append(row)
+        time.sleep(seconds / 16)
+
+    in_threads(read, 16 * 8)  # eight threads, each with sixteen images
+    assert sorted(seen) == list(range(128))
+    assert ("reading images" in screen.getvalue()) == shown

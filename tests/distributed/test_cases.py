@@ -61,6 +61,17 @@ def test_a_stop_of_one_process_is_a_stop_of_all(both, name, ended):
     check_stop([one[f"C131 {name}"] for one in both], ended)
 
 
+@pytest.mark.parametrize(
+    ("event", "batch"), [("before_batch", 2), ("after_loss", 2), ("after_batch", 2)]
+)
+def test_learn_stop_in_one_process_ends_all_after_the_same_batch(both, event, batch):
+    check_stop([one[f"stop {event}"] for one in both], (1, batch, 7 + batch, 2))
+
+
+def test_learn_stop_after_the_barrier_of_a_batch_ends_all_after_the_next(both):
+    check_stop([one["stop cleanup_batch"] for one in both], (1, 3, 10, 2))
+
+
 def check_stop(found, ended):
     """All processes ended in one place, with the same weights."""
     (first, ours), (second, theirs) = found

@@ -50,7 +50,7 @@ def test_a_resume_on_as_many_processes_is_exact(both, name):
 
 def test_a_signal_that_one_process_receives_saves_in_the_first(broken, folder):
     state = torch.load(folder / "ended" / "epoch001-step0000008.ckpt", weights_only=True)
-    assert state["place"] == "pass" and len(state["processes"]["states"]) == 2
+    assert state["position"] == "training" and len(state["processes"]["states"]) == 2
     assert not any(name.startswith("module.") for name in state["model"])
 
 

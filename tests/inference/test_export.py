@@ -24,6 +24,7 @@ from minilearn import (
     BatchTransformCB,
     Callback,
     DataLoaders,
+    DeviceCB,
     Learner,
     MetricsCB,
     Pipeline,
@@ -37,6 +38,7 @@ from minilearn import (
     register_model,
     resnet,
 )
+from minilearn.base.files import CorruptFileError
 from minilearn.inference import export as export_module
 from minilearn.inference.graph import Program
 from minilearn.nn.registry import MODELS, built_by
@@ -220,6 +222,196 @@ def test_dict_batches_keep_how_they_are_split(tmp_path):
         torch.testing.assert_close(ours.output, theirs.output)
 
 
+# ---- ordinary classes ----
+
+
+class Deep(nn.Module):
+    """Keeps its arguments, but for those that have their defaults."""
+
+    def __init__(self, hidden, norm=nn.BatchNorm1d, p=0.1, sizes=(4, 3), bias=True):
+        super().__init__()
+        self.hidden, self.norm, self.sizes = hidden, norm, sizes
+        self.body = nn.Sequential(nn.Linear(sizes[0], hidden, bias), norm(hidden), nn.Dropout(p))
+        self.head = nn.Linear(hidden, sizes[1])
+
+    def forward(self, x):
+        return self.head(self.body(x).relu())
+
+
+class Keeps(nn.Module):
+    """Does not keep its argument."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.layer = nn.Linear(4, n)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+class Doubles(nn.Module):
+    """Keeps another value than it was given; `power` is kept nowhere."""
+
+    def __init__(self, scale=1.0, power=1):
+        super().__init__()
+        self.scale, self.layer = 2 * scale, nn.Linear(4, 3)
+        self.act = torch.square if power == 2 else torch.abs
+
+    def forward(self, x):
+        return self.layer(self.act(x)) * self.scale
+
+
+def test_a_model_of_an_importable_class_comes_back_where_it_is_trusted(tmp_path, capsys):
+    learn = learner(Deep(7, nn.LayerNorm, sizes=[4, 3]))
+    learn.fit(1)
+    capsys.readouterr()
+    folder = learn.export(tmp_path / "m")
+    assert "trust=True) imports tests.inference.test_export:Deep" in capsys.readouterr().out
+    metadata = json.loads((folder / "metadata.json").read_text())
+    arguments = {"hidden": 7, "norm": {"torch.nn": "LayerNorm"}, "sizes": [4, 3]}
+    assert metadata["model"]["arguments"] == arguments
+    with pytest.raises(ValueError, match=r"tests\.inference\.test_export:Deep.* trust=True"):
+        load_learner(folder, "cpu")
+    again = load_learner(folder, "cpu", trust=True)
+    assert str(again.model) == str(learn.model) and type(again.model) is Deep
+    assert torch.equal(again.get_preds(learn.dls[1])[0], learn.get_preds()[0])
+    metadata["model"]["name"] = "not_here.models:Deep"
+    (folder / "metadata.json").write_text(json.dumps(metadata))
+    with pytest.raises(ValueError, match=r"not_here.*on the path.*pt2=True"):
+        load_learner(folder, "cpu", trust=True)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Deep(7, p=0.5),  # as the default in eval mode, and not where it trains
+        Deep(7, bias=False),
+        Doubles(3.0),  # keeps 6.0
+        Doubles(power=2),
+        nn.Linear(4, 3, bias=False),
+    ],
+)
+def test_a_wrong_guess_of_the_arguments_is_an_error_that_offers_a_graph(model, tmp_path):
+    with pytest.raises(ValueError, match=r"makes another model.*pt2=True"):
+        learner(model).export(tmp_path / "m")
+    assert list(tmp_path.iterdir()) == []
+    learner(model).export(tmp_path / "m", pt2=True)
+
+
+class Hides(nn.Module):
+    """Keeps its argument where nobody looks."""
+
+    def __init__(self, factor=1.0):
+        super().__init__()
+        self.box, self.layer = {"factor": factor}, nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.layer(x) * self.box["factor"]
+
+
+def test_an_argument_that_no_attribute_shows_is_found_by_the_output(tmp_path):
+    learner(Hides()).export(tmp_path / "m")
+    with pytest.raises(ValueError, match=r"predicts otherwise.*pt2=True"):
+        learner(Hides(2.0)).export(tmp_path / "n")
+
+
+def test_classes_of_a_function_or_the_script_are_refused_with_what_to_do(tmp_path, monkeypatch):
+    class Local(Unknown):
+        pass
+
+    monkeypatch.setattr(Keeps, "__module__", "__main__")
+    for model in (Local(), Keeps(3)):
+        with pytest.raises(ValueError, match=r"running script or a function.*pt2=True"):
+            learner(model).export(tmp_path / "m")
+
+
+# ---- F41 ----
+
+
+def check_script_is_named(learn, folder):
+    """An export whose function lives in the running script says so when it is written."""
+    with pytest.warns(UserWarning, match="two_layers.* in the running script.*pt2=True"):
+        learn.export(folder)
+
+
+@pytest.mark.case("F41")
+def test_a_function_in_the_running_script_is_named_at_export(tmp_path, monkeypatch):
+    monkeypatch.setattr(MODELS["two_layers"], "__module__", "__main__")
+    check_script_is_named(learner(), tmp_path / "m")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        learner().export(tmp_path / "n", pt2=True)  # the graph needs no function
+
+
+@pytest.mark.case("F41")
+def test_the_check_notices_an_export_of_a_script_without_a_word(tmp_path, monkeypatch):
+    monkeypatch.setattr(MODELS["two_layers"], "__module__", "__main__")
+    monkeypatch.setattr(export_module.warnings, "warn", lambda *args, **kwargs: None)
+    with pytest.raises(pytest.fail.Exception):
+        check_script_is_named(learner(), tmp_path / "m")
+
+
+@pytest.mark.case("F41")
+def test_a_script_that_exports_its_own_function_warns(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch, minilearn as ml\n"
+        "@ml.register_model\n"
+        "def mine(n: int = 3):\n    return torch.nn.Linear(n, 1)\n"
+        "dl = [(torch.randn(4, 3), torch.randn(4, 1))]\n"
+        "ml.Learner(mine(), (dl, dl), cbs=[ml.TrainCB()]).export('m')\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "mine, which makes the model, is in the running script" in done.stderr
+
+
+# ---- F42 ----
+
+
+def file_from_a_gpu(path, monkeypatch):
+    """The file of a whole Learner as a machine with CUDA writes it."""
+    learn = learner()
+    learn.cbs.append(DeviceCB("cpu"))
+    learn.cbs[-1].device = torch.device("cuda:0")
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:0")
+        torch.save(learn, path)
+    return learn
+
+
+def check_learner_of_another_device(path, monkeypatch):
+    """It is whole, and predicts here."""
+    learn = file_from_a_gpu(path, monkeypatch)
+    monkeypatch.setenv("MINILEARN_DEVICE", "cpu")
+    again = load_learner(path, trust=True)
+    x = torch.randn(3, 4)
+    assert torch.equal(again.get_preds([(x,)], with_targs=False), learn.model(x).detach())
+
+
+@pytest.mark.case("F42")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is the device")
+def test_a_learner_of_another_device_loads_on_the_cpu(tmp_path, monkeypatch):
+    check_learner_of_another_device(tmp_path / "learn.pkl", monkeypatch)
+
+
+@pytest.mark.case("F42")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is the device")
+def test_the_check_notices_a_file_that_is_called_corrupt(tmp_path, monkeypatch):
+    load = torch.load
+    monkeypatch.setattr(torch, "load", lambda *a, map_location, **kw: load(*a, **kw))
+    with pytest.raises(CorruptFileError):
+        check_learner_of_another_device(tmp_path / "learn.pkl", monkeypatch)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is the device")
+def test_a_device_that_is_not_here_is_no_corrupt_file(tmp_path):
+    torch.save(learner(), tmp_path / "learn.pkl")
+    with pytest.raises((RuntimeError, AssertionError)) as e:
+        load_learner(tmp_path / "learn.pkl", "cuda", trust=True)
+    assert not isinstance(e.value, CorruptFileError)
+
+
 # ---- what cannot be exported ----
 
 
@@ -227,14 +419,14 @@ def test_dict_batches_keep_how_they_are_split(tmp_path):
 @pytest.mark.parametrize(
     ("model", "cbs", "message"),
     [
-        (Unknown(), (), r"how Unknown was made.*register_model.*pt2=True"),
+        (Keeps(3), (), r"how this Keeps was made.*'n'.*register_model.*pt2=True"),
         (
             two_layers(norm=lambda n: nn.LayerNorm(n)),
             (),
             r"two_layers\(norm=…\).*<lambda>.*pt2=True",
         ),
         (two_layers(), [MCDropoutCB], None),
-        (nn.Sequential(two_layers(), nn.Dropout()), [MCDropoutCB], "how Sequential was made"),
+        (nn.Sequential(two_layers(), nn.Dropout()), [MCDropoutCB], "how this Sequential was made"),
     ],
 )
 def test_what_cannot_be_made_again_is_refused_and_leaves_no_trace(
@@ -386,7 +578,7 @@ def test_training_goes_on_after_exports_as_if_there_had_been_none(tmp_path):
         learn.fit(1)
         if exports:
             learn.export(tmp_path / "m", pt2=True)
-            with pytest.raises(ValueError, match="two ways"):
+            with pytest.raises(ValueError, match="An export can hold"):
                 learn.export(tmp_path / "m")
         learn.fit(1, reset_opt=False)
         states.append(learn)
@@ -475,12 +667,17 @@ def test_metadata_can_name_only_registered_functions_and_layers(tmp_path):
     metadata = json.loads((folder / "metadata.json").read_text())
     for name, arguments in [
         ("os.system", {"command": "x"}),
+        ("os:system", {"command": "x"}),
         ("two_layers", {"norm": {"os": "abort"}}),
     ]:
         metadata["model"] = {"name": name, "arguments": arguments}
         (folder / "metadata.json").write_text(json.dumps(metadata))
-        with pytest.raises(ValueError, match="not|no model|no layer"):
+        with pytest.raises(ValueError, match="no model|no layer|trust=True"):
             load_learner(folder)
+    metadata["model"] = {"name": "os:system", "arguments": {"command": "x"}}
+    (folder / "metadata.json").write_text(json.dumps(metadata))
+    with pytest.raises(ValueError, match="os:system is no class of a model"):
+        load_learner(folder, trust=True)
 
 
 @pytest.mark.case("C127")

@@ -14,6 +14,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from examples.callbacks.mc_dropout import MCDropoutCB
 from minilearn import (
     BatchTransformCB,
+    Callback,
+    CancelBatchException,
     DataLoaders,
     Learner,
     Pipeline,
@@ -105,6 +107,86 @@ def test_without_classes_or_cross_entropy_there_is_the_output_alone():
     assert torch.equal(found.output, learn.model.bias.detach())
     learn = Learner(linear(n_out=2), (None, []), nn.CrossEntropyLoss(), cbs=[TrainCB()])
     assert learn.infer(torch.zeros(3)).label == int(learn.model.bias.argmax())
+
+
+class Named(nn.Module):
+    """Returns a dict, with one entry for each item that is no tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        boxes = [x[i, : i + 1] for i in range(len(x))]  # as many as there are
+        return {"logits": self.layer(x), "pair": (x.sum(1), x), "boxes": boxes}
+
+
+def test_dict_outputs_are_split_as_get_preds_joins_them():
+    learn = classifier(Named())
+    x = learn.dls.valid.dataset.tensors[0]
+    found, preds = learn.infer(list(x), bs=4), learn.get_preds(with_targs=False)
+    probabilities = preds["logits"].softmax(1)
+    for i, one in enumerate(found):
+        assert one.label == CLASSES[int(probabilities[i].argmax())]
+        torch.testing.assert_close(one.probabilities, probabilities[i])
+        torch.testing.assert_close(one.output["logits"], preds["logits"][i])
+        torch.testing.assert_close(one.output["pair"][1], x[i])
+        torch.testing.assert_close(one.output["boxes"], preds["boxes"][i])
+    others = classifier(Named())
+    others.model.forward = lambda x: {"a": x}
+    one = others.infer(x[0])  # nothing to choose by
+    assert one.label is None and torch.equal(one.output["a"], x[0])
+
+
+class Recurrent(nn.Module):
+    """Takes padded sequences (B, L, 2) and lengths, or sequences of one length."""
+
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.GRU(2, 4, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x, lengths=None):
+        last = torch.full((len(x),), x.shape[1]) if lengths is None else lengths
+        return self.head(self.rnn(x)[0][torch.arange(len(x)), last - 1])
+
+
+def padded(batch):
+    """A batch as a loader of the user's makes it."""
+    x = nn.utils.rnn.pad_sequence([item[0] for item in batch], batch_first=True)
+    return x, torch.tensor([len(item[0]) for item in batch]), torch.tensor([y for _, y in batch])
+
+
+def test_items_are_collated_as_the_loader_does():
+    torch.manual_seed(0)
+    data = [(torch.randn(n, 2), n % 3) for n in (3, 5, 2, 5, 4)]
+    dls = DataLoaders(None, DataLoader(data, 2, collate_fn=padded))
+    learn = Learner(Recurrent(), dls, F.cross_entropy, cbs=[TrainCB(n_inp=2)])
+    expected, _ = learn.get_preds()
+    found = learn.infer([(x, 0) for x, _ in data])  # any target
+    torch.testing.assert_close(torch.stack([one.output for one in found]), expected)
+    with pytest.raises(ValueError, match=r"collate_fn cannot make a batch .*any target"):
+        learn.infer([x for x, _ in data])
+
+
+def test_items_of_unequal_length_are_predicted_without_padding():
+    torch.manual_seed(0)
+    items = [torch.randn(n, 2) for n in (3, 5, 5, 2, 2, 2, 3)]
+    learn = Learner(Recurrent(), (None, []), F.cross_entropy, cbs=[TrainCB()])
+    for one, x in zip(learn.infer(items, bs=4), items, strict=True):
+        torch.testing.assert_close(one.output, learn.model(x[None])[0].detach())
+
+
+def test_a_batch_that_a_callback_cancels_is_an_error_and_not_a_shift():
+    class Second(Callback):
+        in_probe, n = True, 0
+
+        def before_batch(self, learn):
+            self.n += 1
+            if self.n == 1:
+                raise CancelBatchException
+
+    with pytest.raises(RuntimeError, match="1 of 2 predicted|cancelled"):
+        classifier().infer([torch.zeros(4), torch.ones(4)], bs=1, cbs=Second())
 
 
 def test_an_activation_of_ones_own_makes_the_probabilities():

@@ -62,7 +62,17 @@ def test_every_action_shows_its_owner():
     assert explained([TrainCB(n_inp=2)])["predict*"] == "TrainCB(n_inp=2)"
     rows = explained(None, MomentumLearner)
     assert rows["zero_grad*"] == "MomentumLearner"
-    assert "add TrainCB()" in explained(None)["predict*"]
+    assert "add TrainCB()" in explained([])["predict*"]
+
+
+def test_the_usual_callbacks_are_shown_where_a_fit_would_add_them_and_only_there():
+    learn = Learner(linear(), toy_dls(), torch_loss)
+    rows, text = {name: who for _, name, who in explain_rows(learn)}, str(explain_text(learn))
+    assert rows["predict*"] == "TrainCB" and "ProgressCB[70]" in rows["before_fit"]
+    assert "with the usual callbacks, since none are listed" in text
+    assert learn.cbs == []  # to look changes nothing
+    for cbs in ([], [TrainCB()]):
+        assert "usual" not in str(explain_text(Learner(linear(), toy_dls(), torch_loss, cbs=cbs)))
 
 
 def test_levels_of_one_s_own_are_shown_too():

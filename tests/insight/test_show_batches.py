@@ -105,3 +105,13 @@ def test_the_courses_call_works():
     model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
     learn = TrainLearner(model, dls, F.cross_entropy, lr=0.1, cbs=[SingleBatchCB()])
     assert len(shown(learn.show_image_batch(max_n=16, imsize=(1.5)))) == 16
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_of_one_channel_are_shown_grey_unless_the_user_says_other_colours(channels):
+    learn = learner(pictures(channels=channels))
+    for show in (learn.show_image_batch, learn.show_batch, learn.show_results):
+        drawn = show(max_n=2).flat[0].images[0]
+        assert drawn.get_cmap().name == "gray"
+        assert np.asarray(drawn.get_array()).shape == ((6, 6) if channels == 1 else (6, 6, 3))
+        assert show(max_n=2, cmap="magma").flat[0].images[0].get_cmap().name == "magma"

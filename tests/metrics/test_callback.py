@@ -17,9 +17,9 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, unpack_sequence
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from minilearn import CheckpointCB
+from minilearn import CheckpointCB, ProgressCB
 from minilearn.base.batch import tensors
-from minilearn.callbacks.gradients import ClipGradCB, NonFiniteCB
+from minilearn.callbacks.gradients import ClipGradCB, GradAccumCB, NonFiniteCB
 from minilearn.callbacks.precision import MixedPrecision
 from minilearn.callbacks.training import TrainCB
 from minilearn.core import learner as loop_module
@@ -37,7 +37,7 @@ from minilearn.metrics import mean as mean_module
 from minilearn.metrics import update as update_module
 from minilearn.metrics.callback import MetricsCB
 from minilearn.metrics.functions import accuracy, mse, rmse, skm
-from minilearn.metrics.mean import Mean
+from minilearn.metrics.mean import Mean, averaged
 from minilearn.metrics.update import Updater
 
 SIZES = (1, 3, 4, 10, 64)
@@ -465,7 +465,7 @@ def test_clones_are_bounded(monkeypatch):
     updater = Updater([joining])
     for batch in [*cut(4, x, y), (x, y)]:  # 96 bytes each, then one that is too large
         updater.update(*batch)
-        seen.append(sum(p.nbytes + t.nbytes for p, t in updater.kept))
+        seen.append(sum(p.nbytes + t.nbytes for p, t, _ in updater.kept))
     updater.flush()
     assert max(seen) == 480
     assert torch.equal(torch.cat([preds for preds, _ in joining.calls]), torch.cat([x, x]))
@@ -478,6 +478,61 @@ def test_batches_of_other_shapes_are_not_joined():
         updater.update(torch.ones(2, width), torch.ones(2))
     updater.flush()
     assert [tuple(p.shape) for p, _ in joining.calls] == [(2, 3), (2, 3), (4, 5), (2, 3)]
+
+
+class Calls:
+    """Accuracy as a user writes it, with a note of each call."""
+
+    def __init__(self):
+        self.sizes = []
+
+    def __call__(self, preds, targs):
+        self.sizes.append(len(preds))
+        return (preds.argmax(1) == targs).float().mean()
+
+
+def test_functions_that_join_are_called_on_joined_batches_with_the_same_value():
+    x, y = labels(501)
+    by_batch, joining = Calls(), averaged(joins=True)(Calls())
+    metrics = Quiet(ours=accuracy, by_batch=by_batch, joining=joining)
+    learn = measure(metrics, cut(8, x, y), cut(8, x, y))
+    assert by_batch.sizes == 2 * [*62 * [8], 5] and joining.sizes == 2 * [8, 493]
+    exact = (x.argmax(1) == y).double().mean().item()
+    for name in metrics.metrics:
+        assert learn.history[0][name] == pytest.approx(exact, abs=6e-8)
+
+
+def test_a_loader_may_refill_its_buffers_under_functions_that_join():
+    class Refilled:
+        def __iter__(self):
+            x, y = torch.empty(4, 4), torch.empty(4, dtype=torch.long)
+            for xb, yb in data:
+                yield x.copy_(xb), y.copy_(yb)
+
+    data = cut(4, *labels(40))
+    got = measure(Quiet(accuracy), Refilled()).history[0]["train_accuracy"]
+    assert got == pytest.approx(measure(Quiet(by_hand=Calls()), data).history[0]["train_by_hand"])
+
+
+def test_counts_that_are_no_rows_weigh_functions_that_join_too():
+    x, y = labels(12)
+    data, count = cut(4, x, y), lambda batch: 1 + int(batch[1].sum())
+    joining = averaged(joins=True)(Calls())
+    learn = measure(Quiet(accuracy, joining), data, count=count)
+    hits = [(xb.argmax(1) == yb).double().mean() for xb, yb in data]
+    weights = [count(batch) for batch in data]
+    right = sum(h * w for h, w in zip(hits, weights, strict=True)) / sum(weights)
+    assert joining.sizes == [4, 4, 4]
+    assert learn.history[0]["train_accuracy"] == pytest.approx(right.item())
+
+
+def test_functions_that_join_and_ignore_labels_weigh_by_what_counts():
+    x, y = labels(60)
+    y[torch.rand(60) < 0.5] = -1
+    metrics = Quiet(partial(accuracy, ignore_index=-1))
+    row = measure(metrics, cut(4, x, y), loss=partial(F.cross_entropy, ignore_index=-1)).history[0]
+    right = (x.argmax(1) == y)[y != -1].double().mean().item()
+    assert row["train_accuracy"] == pytest.approx(right, abs=6e-8)
 
 
 def test_what_windows_count_is_updates_so_they_are_not_joined():
@@ -717,6 +772,43 @@ def nan_in_validation_too(preds, targs):
 def test_a_training_loss_that_is_not_finite_raises_and_names_the_epoch():
     with pytest.raises(FloatingPointError, match="training loss of epoch 0 .* loss is nan"):
         measure(Quiet(), cut(4, *labels(8)), loss=nan_in_validation_too)
+
+
+class Broken:
+    """A loss that is nan from one training batch on, with a count of its calls."""
+
+    def __init__(self, first):
+        self.first, self.calls = first, 0
+
+    def __call__(self, preds, targs):
+        self.calls += 1
+        return F.cross_entropy(preds, targs) * (math.nan if self.calls > self.first else 1)
+
+
+@pytest.mark.parametrize("bar", [True, False])
+@pytest.mark.parametrize(("first", "found"), [(0, 128), (127, 128), (128, 256), (200, 256)])
+def test_a_loss_that_is_not_finite_is_found_every_128_updates(bar, first, found):
+    loss = Broken(first)
+    cbs = [ProgressCB()] if bar else []
+    with pytest.raises(FloatingPointError, match=f"epoch 0 is not finite after {found} updates"):
+        measure(Quiet(), cut(1, *labels(300)), loss=loss, cbs=cbs)
+    assert loss.calls == found
+
+
+def test_the_look_at_the_loss_goes_by_updates_not_by_batches_or_epochs():
+    with pytest.raises(FloatingPointError, match="epoch 2 is not finite after 256 updates"):
+        measure(Quiet(), cut(1, *labels(100)), loss=Broken(220), n=9)
+    loss = Broken(150)
+    with pytest.raises(FloatingPointError, match="epoch 0 is not finite after 128 updates"):
+        measure(Quiet(), cut(1, *labels(300)), loss=loss, cbs=[GradAccumCB(2)])
+    assert loss.calls == 256
+
+
+def test_on_nan_warn_looks_at_the_end_of_the_epoch_alone():
+    loss = Broken(3)
+    with pytest.warns(UserWarning, match="training loss of epoch 0") as caught:
+        measure(Quiet(on_nan="warn"), cut(1, *labels(300)), loss=loss)
+    assert loss.calls == 300 and sum("not finite" in str(w.message) for w in caught) == 1
 
 
 def test_a_part_that_is_not_finite_is_named():
@@ -1099,7 +1191,8 @@ def test_items_of_different_sizes_weigh_the_same(make):
 @pytest.mark.parametrize("make", FORMS.values(), ids=FORMS)
 def test_the_check_notices_a_count_of_rows_of_the_first_tensor(make, monkeypatch):
     rows = lambda batch, split: next(len(t) for t in tensors(batch))  # noqa: E731
-    monkeypatch.setattr(loop_module, "batch_size", rows)
+    for module in (loop_module, metrics_module):
+        monkeypatch.setattr(module, "batch_size", rows)
     with pytest.raises(AssertionError):
         check_items(make)
 
@@ -1148,7 +1241,7 @@ def test_the_loss_shown_is_a_mean_over_items_whatever_its_reduction(loss):
 
 @pytest.mark.case("F15")
 def test_the_check_notices_a_loss_that_is_shown_as_sums(monkeypatch):
-    monkeypatch.setattr(mean_module, "adds_up", lambda learn: False)
+    monkeypatch.setattr(metrics_module, "adds_up", lambda learn: False)
     with pytest.raises(AssertionError):
         check_total(nn.MSELoss(reduction="sum"))
 

@@ -73,9 +73,13 @@ def test_without_timm_its_names_say_what_is_missing(monkeypatch):
 
 def test_a_file_can_name_registered_models_alone():
     assert isinstance(remake_model("resnet", {"n_in": 1}), nn.Sequential)
-    for name in ("os:getcwd", "torch.nn:Linear", "vgg"):
-        with pytest.raises(ValueError, match=f"no model '{name}' is registered here"):
+    with pytest.raises(ValueError, match="no model 'vgg' is registered here"):
+        remake_model("vgg", {})
+    for name in ("os:getcwd", "torch.nn:Linear"):
+        with pytest.raises(ValueError, match=f"{name}.* trust=True"):
             remake_model(name, {})
+    with pytest.raises(ValueError, match="os:getcwd is no class of a model"):
+        remake_model("os:getcwd", {}, trust=True)
 
 
 def test_near_names_are_found_whatever_their_case():

@@ -16,6 +16,7 @@ from toys import At, assert_same_weights, batches, linear, toy_dls, toy_learner,
 
 from minilearn import (
     BatchSchedCB,
+    CheckpointCB,
     ClosureCB,
     DeviceCB,
     GradAccumCB,
@@ -23,6 +24,7 @@ from minilearn import (
     MixedPrecision,
     RecorderCB,
     TrainCB,
+    lookahead,
     optimizer,
     param_groups,
     resnet,
@@ -869,3 +871,116 @@ def test_the_check_notices_statistics_that_move(monkeypatch):
     for make in (BODIES["without weights"], BODIES["spectral norm"]):
         with pytest.raises(AssertionError):
             check_still(make(), lambda learn: learn.freeze())
+
+
+# ---- slow weights ----
+
+INNER = {
+    "sgd": optim.SGD,
+    "momentum": partial(optim.SGD, momentum=0.9),
+    "adamw": partial(optim.AdamW, foreach=True),
+}
+
+
+@pytest.mark.parametrize("name", INNER)
+@pytest.mark.parametrize(("k", "alpha"), [(1, 0.5), (3, 0.8), (5, 1.0)])
+def test_lookahead_is_k_steps_forward_and_one_back(name, k, alpha):
+    data, epochs = batches(7), 2
+    ours, theirs = linear(), linear()
+    func = lookahead(INNER[name], k=k, alpha=alpha)
+    Learner(ours, (data, None), F.mse_loss, 0.05, TrainCB(), func).fit(epochs)
+    opt, step = INNER[name](theirs.parameters(), 0.05), 0
+    slow = [p.detach().clone() for p in theirs.parameters()]
+    for x, y in data * epochs:
+        F.mse_loss(theirs(x), y).backward()
+        opt.step()
+        opt.zero_grad()
+        step += 1
+        if step % k == 0:
+            with torch.no_grad():
+                for p, s in zip(theirs.parameters(), slow, strict=True):
+                    s += alpha * (p - s)
+                    p.copy_(s)
+    torch.testing.assert_close(ours.state_dict(), theirs.state_dict(), rtol=0, atol=1e-6)
+    assert k > 1 or alpha == 1 or not torch.equal(ours.weight, linear().weight)
+
+
+def test_lookahead_goes_by_name_and_with_groups():
+    learn = toy_learner(opt_func=optimizer("lookahead_adamw", wd=0.1))
+    learn.fit(3)
+    assert isinstance(learn.opt, optim.AdamW)
+    assert optimizer(lookahead(optim.AdamW)).__name__ == "lookahead_AdamW"
+    assert [group["weight_decay"] for group in learn.opt.param_groups] == [0.1, 0.0]
+    state = learn.opt.state[learn.model.weight]
+    assert state["slow_step"] == 6 and torch.equal(state["slow"], learn.model.weight)
+    for bad in ({"k": 0}, {"alpha": 0}, {"alpha": 1.5}):
+        with pytest.raises(ValueError, match="got"):
+            lookahead(optim.SGD, **bad)
+    with pytest.raises(ValueError, match="no optimizer 'adamv'; did you mean"):
+        optimizer("lookahead_adamv")
+
+
+def test_parameters_that_learn_later_have_slow_weights_from_then_on():
+    model = nn.Sequential(linear(n_out=3), linear())
+    model[0].requires_grad_(False)
+    learn = toy_learner(model=model, opt_func=lookahead(optim.AdamW, k=2))
+    learn.on("before_epoch", lambda learn: learn.unfreeze(), when=lambda learn: learn.epoch == 1)
+    learn.fit(3, valid=False)
+    steps = [learn.opt.state[p]["slow_step"] for p in model.parameters()]
+    assert steps == [4, 4, 6, 6]
+
+
+@pytest.mark.parametrize("at", [3, 5])
+def test_a_killed_fit_with_lookahead_goes_on_to_the_bit(at, tmp_path):
+    def make(*cbs):
+        func = optimizer(lookahead(optim.AdamW, k=4))
+        return toy_learner([*cbs], (batches(6), None), opt_func=func, lr=0.05)
+
+    whole = make()
+    whole.fit(3)
+    kill = At("before_batch", KeyboardInterrupt, lambda learn: learn.steps_done == at)
+    with pytest.raises(KeyboardInterrupt):
+        make(CheckpointCB(tmp_path, (1, "step")), kill).fit(3)
+    resumed = make()
+    resumed.fit(3, resume=tmp_path)
+    assert resumed.steps_done == 18
+    assert_same_weights(whole.model, resumed.model)
+
+
+# ---- second order ----
+
+
+class SecondOrder(optim.SGD):
+    """Marked as timm marks its AdaHessian; its step needs the graph of the gradients."""
+
+    is_second_order = True
+
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            (curvature,) = torch.autograd.grad(p.grad.sum(), p, retain_graph=True)
+            p.data -= self.param_groups[0]["lr"] * p.grad.detach() / (1 + curvature.abs())
+
+
+class KeepsTheGraph(TrainCB):
+    def backward(self, learn):
+        learn.loss.backward(create_graph=True)
+
+
+def test_an_optimizer_of_second_order_is_refused_at_the_start_or_works_with_the_graph():
+    for cbs in ([], [MixedPrecision("bf16")]):
+        learn = toy_learner(cbs, opt_func=SecondOrder)
+        before = learn.model.weight.detach().clone()
+        with pytest.raises(TypeError, match=r"SecondOrder differentiates.*create_graph=True"):
+            learn.fit(1)
+        assert torch.equal(learn.model.weight, before)
+    model, data = linear(), batches(4)
+    Learner(model, (data, None), F.mse_loss, 0.1, KeepsTheGraph(), SecondOrder).fit(1)
+    theirs = linear()
+    for x, y in data:  # of a mean of squares the second derivative is known
+        grad = [2 * (theirs(x) - y).mean(0), 2 * ((theirs(x) - y) * x).mean(0)]
+        row = torch.cat([x, torch.ones(len(x), 1)], 1)
+        hessian = 2 * (row.T @ row) / len(x)
+        with torch.no_grad():
+            theirs.weight -= 0.1 * grad[1] / (1 + hessian[:3, :3].sum(0).abs())
+            theirs.bias -= 0.1 * grad[0] / (1 + hessian[3, 3].abs())
+    torch.testing.assert_close(model.state_dict(), theirs.state_dict())

@@ -1,16 +1,18 @@
-"""Images that are read one by one; those that cannot be read are skipped, replaced or raised."""
+"""Images that are read one by one; those that cannot be read are skipped or raised."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.data import default_collate
 
 from minilearn.base.batch import to_device
 
-from ..decode import as_mode, in_threads, open_image
+from ..decode import as_mode, decode_jpeg, in_threads, open_image
 from ..pipeline import Pipeline
 from ..seeded import SeededLoader
 from .errors import ErrorLog, FileError, file_error, report
@@ -30,8 +32,9 @@ class Reader:
 
     Args:
         pipeline: gives size and channels.
-        tfms: transforms the image first, a PIL image of its own size; returns one, or its pixels
-            as uint8 or as floats of 0..1, shape (C, H, W).
+        tfms: transforms the image first, a PIL image of its own size, or its pixels where the
+            decoder is "torchvision"; returns an image, or pixels as uint8 or as floats of 0..1,
+            shape (C, H, W).
     """
 
     def __init__(self, pipeline: Pipeline, tfms: Callable[[Any], Any] | None = None) -> None:
@@ -46,7 +49,11 @@ class Reader:
         if self.tfms is None:
             return self.pipeline.pixels(source)
         shape = self.pipeline.shape
-        changed = self.tfms(as_mode(open_image(source), shape[0]))
+        if self.pipeline.decoder == "torchvision":
+            image: Any = decode_jpeg(source, shape[0])
+        else:
+            image = as_mode(open_image(source), shape[0])
+        changed = self.tfms(image)
         if not (isinstance(changed, Tensor) and changed.is_floating_point()):
             return self.pipeline.pixels(changed)
         if changed.shape != shape or changed.min() < 0 or changed.max() > 1:
@@ -77,20 +84,11 @@ class ImageDataset:
         return len(self.items)
 
     def __getitem__(self, row: int) -> Row:
-        """Return an image, or its replacement where it cannot be read and the policy says so."""
-        first = self.attempt(row)
-        if isinstance(first, Tensor):
-            return Row(first, self.targets[row])
-        for instead in self.replacements(row):
-            if isinstance(pixels := self.attempt(instead), Tensor):
-                return Row(pixels, self.targets[instead], (first._replace(instead=instead),))
-        return Row(None, None, (first,))
-
-    def replacements(self, row: int) -> Iterator[int]:
-        """Yield the next rows, one more than may be corrupt; none where images are not replaced."""
-        n, policy = len(self), self.log.policy
-        most = min(n, int(policy.max_errors * n) + 2) if policy.on_error == "replace" else 0
-        yield from ((row + k) % n for k in range(1, most))
+        """Return an image, or the error where it cannot be read."""
+        pixels = self.attempt(row)
+        if isinstance(pixels, FileError):
+            return Row(None, None, (pixels,))
+        return Row(pixels, self.targets[row])
 
     def attempt(self, row: int) -> Tensor | FileError:
         """Return the pixels of an image, or why it cannot be read.
@@ -106,9 +104,7 @@ class ImageDataset:
     @property
     def served(self) -> list[int]:
         """The rows of the images that are served, in order, as far as errors are known."""
-        instead = {row: error.instead for row, error in self.log.found.items()}
-        rows = (instead.get(row, row) for row in range(len(self)))
-        return [row for row in rows if row is not None]
+        return [row for row in range(len(self)) if row not in self.log.found]
 
     @property
     def names(self) -> list[str]:
@@ -146,15 +142,8 @@ def decode_all(images: ImageDataset) -> tuple[Tensor, ImageDataset]:
     in_threads(read, n)
     if not errors:
         return pixels, images
-    images.log.add(
-        error._replace(instead=_readable(images.replacements(row), errors))
-        for row, error in errors.items()
-    )
+    images.log.add(errors.values())
     return pixels[images.served], images.pick(images.served)
-
-
-def _readable(rows: Iterator[int], errors: Collection[int]) -> int | None:
-    return next((row for row in rows if row not in errors), None)
 
 
 class ToModel:
@@ -173,7 +162,7 @@ class ToModel:
 
 
 class ImageLoader(SeededLoader):
-    """A SeededLoader for an `ImageDataset`; images that cannot be read are missing or replaced.
+    """A SeededLoader for an `ImageDataset`; images that cannot be read are missing.
 
     A batch without any readable image is None, which a Learner skips.
 
@@ -182,6 +171,7 @@ class ImageLoader(SeededLoader):
         batch_size: images in a batch.
         shuffle: as in SeededLoader.
         to_model: turns pixels into the model's input.
+        collate_fn: see `image_dls`.
         kwargs: all others of SeededLoader.
 
     Raises:
@@ -195,33 +185,37 @@ class ImageLoader(SeededLoader):
         shuffle: bool = False,
         *,
         to_model: ToModel,
+        collate_fn: Callable[[list], Any] | None = None,
         **kwargs: Any,
     ) -> None:
         self.to_model, self.log = to_model, images.log
-        super().__init__(images, batch_size, shuffle, collate_fn=collate, **kwargs)
+        kwargs["collate_fn"] = partial(collate, join=collate_fn or default_collate)
+        super().__init__(images, batch_size, shuffle, **kwargs)
 
     def batches(self, start: int = 0, cut: Callable = iter) -> Iterator[Any]:
         """Start the next epoch at batch number `start`; see SeededLoader."""
         return finish_batches(super().batches(start, cut), self.to_model, self.log)
 
 
-def collate(rows: Sequence[Row]) -> tuple[Tensor | None, Tensor | None, list[FileError]]:
-    """Collate rows: pixels (B, C, H, W), targets (B, ...), and all errors."""
+def collate(
+    rows: Sequence[Row], join: Callable[[list], Any] = default_collate
+) -> tuple[Any, list[FileError], int]:
+    """Collate rows: a batch of the readable images, None without any; all errors; the images."""
     errors = [error for row in rows for error in row.errors]
-    pixels = [row.pixels for row in rows if row.pixels is not None]
-    targets = [row.target for row in rows if row.target is not None]
-    if not pixels:
-        return None, None, errors
-    return torch.stack(pixels), torch.stack(targets), errors
+    items = [(row.pixels, row.target) for row in rows if row.pixels is not None]
+    return join(items) if items else None, errors, len(items)
 
 
 def finish_batches(batches: Iterable[Any], to_model: ToModel, log: ErrorLog) -> Iterator[Any]:
     """Yield batches ready for the model; log their errors, and report them once at the end."""
     log.read = 0
     try:
-        for pixels, targets, errors in batches:
-            log.read += len(errors) + (0 if pixels is None else len(pixels))
+        for batch, errors, n in batches:
+            log.read += len(errors) + n
             log.add(errors)
-            yield None if pixels is None else (to_model(pixels), to_model.moved(targets))
+            if batch is not None:
+                pixels, *rest = batch
+                batch = to_model(pixels), *to_device(rest, to_model.device)
+            yield batch
     finally:
         report(log)

@@ -12,8 +12,6 @@ from torch.utils.data import get_worker_info
 
 from minilearn.base.text import few
 
-# What happens to images that cannot be read, by the value of on_error.
-OUTCOMES = {"skip": "left out", "raise": "", "replace": "replaced by the next readable one"}
 FEW = 20  # images of a stream to read before a fraction of them means something
 
 
@@ -28,14 +26,12 @@ class FileError(NamedTuple):
         row: of the image in its split.
         name: of the file.
         reason: why it could not be read.
-        instead: the row of the image that replaces it.
         trace: the traceback, if the error ends the run.
     """
 
     row: int
     name: str
     reason: str
-    instead: int | None = None
     trace: str = ""
 
 
@@ -44,7 +40,7 @@ class ErrorPolicy:
     """What happens to images that cannot be read.
 
     Args:
-        on_error: "skip", "raise" or "replace".
+        on_error: "skip" or "raise".
         max_errors: the fraction of a split, 0..1, above which they are an error anyway.
 
     Raises:
@@ -55,8 +51,8 @@ class ErrorPolicy:
     max_errors: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.on_error not in OUTCOMES:
-            raise ValueError(f"on_error is one of {', '.join(OUTCOMES)}, got {self.on_error!r}")
+        if self.on_error not in ("skip", "raise"):
+            raise ValueError(f"on_error is skip or raise, got {self.on_error!r}")
         if not 0 <= self.max_errors <= 1:
             raise ValueError(f"max_errors is a fraction of the images, 0 to 1: {self.max_errors}")
 
@@ -116,8 +112,7 @@ def report(*logs: ErrorLog) -> None:
         for log in new:
             log._reported = len(log.found)
         warnings.warn(
-            f"{'; '.join(log.text() for log in new)}. They are "
-            f"{OUTCOMES[new[0].policy.on_error]}; dls.summary() lists them",
+            f"{'; '.join(log.text() for log in new)}. They are left out; dls.summary() lists them",
             stacklevel=2,
         )
 

@@ -6,10 +6,12 @@ No image is opened here.
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -48,6 +50,12 @@ def find_images(source: Any, columns: Columns, streaming: bool = False) -> dict[
         FileNotFoundError: there is no such file or folder.
         ValueError: it holds no images; says what was looked for, and what was found.
     """
+    found = _find(source, columns, streaming)
+    return {split or default_split(images): images for split, images in found.items()}
+
+
+def _find(source: Any, columns: Columns, streaming: bool) -> dict[str, Any]:
+    """Return the images by split, "" where nothing says one."""
     if isinstance(source, str) and source.startswith("hf:"):
         return from_hub(load_hub(source[3:], streaming), columns)
     if streaming:
@@ -71,18 +79,33 @@ def _from_path(path: Path, columns: Columns) -> dict[str, Any]:
     for suffix in TABLES:  # the imagefolder layout of the library `datasets`
         if (path / f"metadata{suffix}").is_file():
             return from_table(path / f"metadata{suffix}", columns)
-    if columns != Columns():
+    if isinstance(columns.labels, str) and "(" in columns.labels:
+        columns = replace(columns, labels=_from_file_name(columns.labels))
+    named = [columns.paths, columns.labels, columns.groups]
+    named += [] if callable(columns.labels) else [columns.sep]
+    if any(isinstance(name, str) for name in named):
         raise ValueError(
-            f"paths=, labels= and sep= are for tables and data sets; {path} is neither"
+            "paths=, labels=, groups= and sep= are for tables and data sets, and "
+            f"{path} is neither; there labels= is a function of the path, or a pattern with a "
+            "(group) in the file name, and groups= a function"
         )
     if path.is_dir():
-        return from_folder(path)
+        return from_folder(path, columns)
     if is_archive(path):
-        return from_archives([path], path)
+        return from_archives([path], path, columns)
     raise ValueError(
         f"{path} is no source of images; that is a folder, an archive (.tar, .tar.gz, .zip) "
         f"or a table ({', '.join(TABLES)})"
     )
+
+
+def _from_file_name(pattern: str) -> Callable[[str], str | None]:
+    """Return a function from a path to what the pattern's group matches in the file name."""
+    try:
+        search = re.compile(pattern).search
+    except re.error as e:
+        raise ValueError(f"labels={pattern!r} is no regular expression: {e}") from e
+    return lambda path: (found := search(posixpath.basename(path))) and found[1]
 
 
 # ---- folders and archives ----
@@ -91,23 +114,23 @@ def _from_path(path: Path, columns: Columns) -> dict[str, Any]:
 class Entry(NamedTuple):
     """A file: its path in the source, the reference that reads it, and its label if known."""
 
-    path: PurePosixPath
+    path: str
     ref: Any
     label: str | None = None
 
 
-def from_folder(folder: Path) -> dict[str, Items]:
+def from_folder(folder: Path, columns: Columns) -> dict[str, Items]:
     """Find images below a folder; folder names give class and split."""
-    files = sorted(_files_below(folder))
-    inside = [PurePosixPath(path.relative_to(folder).as_posix()) for path in files]
-    archives = [path for path in files if path.parent == folder and _is_archive(path)]
-    if archives and not any(_is_image(path) for path in inside):
-        return from_archives(archives, folder)
-    entries = [Entry(path, str(file)) for path, file in zip(inside, files, strict=True)]
-    return _by_layout(_images(entries, folder), read_file, min_depth=2)
+    files = list(_files_below(str(folder)))
+    start = len(os.path.join(folder, ""))
+    entries = [Entry(file[start:].replace(os.sep, "/"), file) for file in files]
+    archives = [Path(e.ref) for e in entries if "/" not in e.path and _is_archive(e.path)]
+    if archives and not any(_is_image(entry.path) for entry in entries):
+        return from_archives(archives, folder, columns)
+    return _by_layout(_images(entries, folder), read_file, 2, columns)
 
 
-def from_archives(paths: Sequence[Path], source: Path) -> dict[str, Items]:
+def from_archives(paths: Sequence[Path], source: Path, columns: Columns) -> dict[str, Items]:
     """Find images in archives like those below a folder; `train-0001.tar` is of split "train".
 
     `.cls` files beside the images may hold the labels, as in WebDataset.
@@ -116,37 +139,41 @@ def from_archives(paths: Sequence[Path], source: Path) -> dict[str, Items]:
     labels, entries = webdataset_labels(archives), []
     for number, (path, archive) in enumerate(zip(paths, archives, strict=True)):
         first_word = re.split(r"[-_.]", path.name)[0]
-        split = _split_of(first_word) if len(paths) > 1 else None
+        split = split_of(first_word) if len(paths) > 1 else None
         for name in sorted(archive.names):
             inside = name.replace("\\", "/").lstrip("/")  # some programs on Windows write "\"
             label = labels.get((number, PurePosixPath(name).with_suffix("")))
-            entries.append(Entry(PurePosixPath(split or "", inside), (number, name), label))
-    return _by_layout(_images(entries, source), partial(read_member, archives), min_depth=1)
+            inside = posixpath.normpath(posixpath.join(split or "", inside))
+            entries.append(Entry(inside, (number, name), label))
+    return _by_layout(_images(entries, source), partial(read_member, archives), 1, columns)
 
 
-def _files_below(folder: Path, above: frozenset[Path] = frozenset()) -> Iterable[Path]:
-    real = folder.resolve()
+def _files_below(folder: str, above: frozenset[str] = frozenset()) -> Iterable[str]:
+    """Yield the paths of all files, in the order of their parts."""
+    real = os.path.realpath(folder)
     if real in above:  # a link that leads back up
         return
-    for path in folder.iterdir():
-        if path.is_dir():
-            yield from _files_below(path, above | {real})
+    with os.scandir(folder) as found:
+        entries = sorted(found, key=lambda entry: entry.name)
+    for entry in entries:
+        if entry.is_dir():
+            yield from _files_below(entry.path, above | {real})
         else:
-            yield path
+            yield entry.path
 
 
-def _is_image(path: PurePosixPath) -> bool:
+def _is_image(path: str) -> bool:
     return _kind(path) in SUFFIXES
 
 
-def _is_archive(path: Path) -> bool:
-    return is_archive(path) and _kind(PurePosixPath(path.name)) != "hidden"
+def _is_archive(path: str) -> bool:
+    return is_archive(Path(path)) and _kind(path) != "hidden"
 
 
-def _kind(path: PurePosixPath) -> str:
-    if any(part.startswith(".") or part in LITTER for part in path.parts):
+def _kind(path: str) -> str:
+    if any(part.startswith(".") or part in LITTER for part in path.split("/")):
         return "hidden"
-    return path.suffix.lower() or "no suffix"
+    return posixpath.splitext(path)[1].lower() or "no suffix"
 
 
 def _images(entries: list[Entry], source: Path) -> list[Entry]:
@@ -161,7 +188,9 @@ def _images(entries: list[Entry], source: Path) -> list[Entry]:
     return found
 
 
-def _by_layout(entries: list[Entry], fetch: Any, min_depth: int) -> dict[str, Items]:
+def _by_layout(
+    entries: list[Entry], fetch: Any, min_depth: int, columns: Columns
+) -> dict[str, Items]:
     """Sort images into splits and classes by their folders.
 
     Args:
@@ -169,32 +198,33 @@ def _by_layout(entries: list[Entry], fetch: Any, min_depth: int) -> dict[str, It
         fetch: reads one by its `ref`.
         min_depth: a folder around all others is ignored only where this many parts of a path
             remain below it.
+        columns: may have a function that gives the labels.
     """
-    paths = _without_wrapper([entry.path.parts for entry in entries], min_depth)
+    paths = _without_wrapper([tuple(entry.path.split("/")) for entry in entries], min_depth)
     has_splits = _are_splits({parts[0] for parts in paths if len(parts) > 1})
     by_split: dict[str, list[Entry]] = {}
     outside = []
     for entry, parts in zip(entries, paths, strict=True):
         split = ""
         if has_splits:
-            split = _split_of(parts[0]) if len(parts) > 1 else None
+            split = split_of(parts[0]) if len(parts) > 1 else None
             parts = parts[1:]
         if split is None:
             outside.append(entry)
             continue
-        label = entry.label or (parts[0] if len(parts) > 1 else None)
+        label = columns.label(entry.path, entry.label or (parts[0] if len(parts) > 1 else None))
         by_split.setdefault(split, []).append(entry._replace(label=label))
     if outside:
         _warn_left_out(outside, "outside of the folders of the splits")
-    found = {split: _items(rows, fetch) for split, rows in by_split.items()}
-    return {split or default_split(items): items for split, items in found.items()}
+    by_folder = not callable(columns.labels)
+    return {split: _items(rows, fetch, by_folder) for split, rows in by_split.items()}
 
 
 def _without_wrapper(paths: list[tuple[str, ...]], min_depth: int) -> list[tuple[str, ...]]:
     """Remove folders that hold all others, such as the one that an archive was made of."""
     while (
         len({parts[0] for parts in paths}) == 1
-        and not _split_of(paths[0][0])
+        and not split_of(paths[0][0])
         and all(len(parts) > min_depth for parts in paths)
     ):
         paths = [parts[1:] for parts in paths]
@@ -203,23 +233,24 @@ def _without_wrapper(paths: list[tuple[str, ...]], min_depth: int) -> list[tuple
 
 def _are_splits(folders: set[str]) -> bool:
     """Return whether folders are splits: all of them, or train and another among others."""
-    splits = {folder for folder in folders if _split_of(folder)}
-    with_train = len(splits) > 1 and "train" in map(_split_of, splits)
+    splits = {folder for folder in folders if split_of(folder)}
+    with_train = len(splits) > 1 and "train" in map(split_of, splits)
     return bool(splits) and (splits == folders or with_train)
 
 
-def _split_of(folder: str) -> str | None:
+def split_of(folder: str) -> str | None:
+    """Return the split that a folder is named after, in any case."""
     name = SAME.get(folder.lower(), folder.lower())
     return name if name in SPLITS else None
 
 
-def _items(entries: list[Entry], fetch: Any) -> Items:
-    unlabelled = [entry for entry in entries if entry.label is None]
+def _items(entries: list[Entry], fetch: Any, by_folder: bool) -> Items:
+    unlabelled = [entry for entry in entries if entry.label is None and by_folder]
     if 0 < len(unlabelled) < len(entries):
         _warn_left_out(unlabelled, "in no class folder")
         entries = [entry for entry in entries if entry.label is not None]
     paths, refs, labels = zip(*entries, strict=True)
-    return Items([str(path) for path in paths], list(refs), list(labels), fetch)
+    return Items(list(paths), list(refs), list(labels), fetch)
 
 
 def _warn_left_out(entries: list[Entry], where: str) -> None:
@@ -255,11 +286,14 @@ def from_table(path: Path, columns: Columns) -> dict[str, Any]:
     if "" in names:
         raise ValueError(f"{path} has no path in row {names.index('') + 1}, column {key!r}")
     label = columns.find_labels([name for name in head if name != key])
-    labels = map(_stripped, table[label].to_pylist() if label else [None] * len(names))
-    labels = [columns.several(None if x == "" and columns.sep is None else x) for x in labels]
-    labels = _amounts(labels)
-    items = Items(names, [str(path.parent / name) for name in names], labels, read_file)
-    splits = _splits_of_rows(table, path) or [default_split(items)] * len(items)
+    stored = map(_stripped, table[label].to_pylist() if label else [None] * len(names))
+    stored = [None if x == "" and columns.sep is None else x for x in stored]
+    labels = _amounts([*map(columns.label, names, stored)])
+    group = columns.find_groups(head)
+    by = table[group].to_pylist() if group else None
+    refs = [os.path.join(path.parent, name) for name in names]
+    items = Items(names, refs, labels, read_file, groups=by)
+    splits = _splits_of_rows(table, path) or [""] * len(items)
     return {
         split: items.pick(row for row, other in enumerate(splits) if other == split)
         for split in dict.fromkeys(splits)

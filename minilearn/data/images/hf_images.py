@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset
 from ..columns import is_image
 from ..hf_datasets import has_own_format, is_hub_dataset
 from .archives import not_empty
-from .listing import Columns, Items, default_split, read_file
+from .listing import Columns, Items, read_file
 
 SAVED = ("dataset_dict.json", "state.json")  # files that save_to_disk writes
 
@@ -42,8 +42,7 @@ def from_hub(source: Any, columns: Columns) -> dict[str, Any]:
         ValueError: it has no column of images, or a transform of its own.
     """
     by_split = dict(source) if isinstance(source, Mapping) else {"": source}
-    found = {name: _images(ds, name, columns) for name, ds in by_split.items()}
-    return {name or default_split(images): images for name, images in found.items()}
+    return {name: _images(ds, name, columns) for name, ds in by_split.items()}
 
 
 def _images(ds: Any, split: str, columns: Columns) -> Any:
@@ -72,8 +71,10 @@ def _items(ds: Any, split: str, columns: Columns) -> Items:
     names = [stored_path(value) or f"{split or 'row'}[{row}]" for row, value in enumerate(found)]
     values = ds.select_columns([label])[:][label] if label else [None] * len(ds)
     classes = class_names_of(ds.features.get(label))
-    labels = [columns.several(named(value, classes)) for value in values]
-    return Items(names, list(range(len(ds))), labels, partial(read_row, raw, key), classes)
+    labels = [columns.label(*row) for row in zip(names, named(values, classes), strict=True)]
+    group = columns.find_groups(list(ds.features))
+    groups = ds.select_columns([group])[:][group] if group else None
+    return Items(names, list(range(len(ds))), labels, partial(read_row, raw, key), classes, groups)
 
 
 def image_columns(features: Mapping[str, Any], columns: Columns) -> tuple[str, str | None]:
@@ -156,11 +157,11 @@ class ImageStream:
 
     @property
     def labelled(self) -> bool:
-        """Whether there is a column of labels."""
-        return self.label is not None
+        """Whether a column or a function gives the labels."""
+        return self.label is not None or callable(self.columns.labels)
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         """Yield the stored value and the label of each image."""
         for row in self.ds:
             label = named(row[self.label], self.classes) if self.label else None
-            yield row[self.key], self.columns.several(label)
+            yield row[self.key], self.columns.label(stored_path(row[self.key]) or "", label)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from ..hf_datasets import VALID_SPLITS, choose_splits
 from ..loaders import DataLoaders
 from ..pipeline import Pipeline
 from .errors import ErrorPolicy
-from .find import find_images
+from .find import find_images, split_of
 from .hf_images import ImageStream
 from .image_loaders import LoaderBuilder
 from .labels import split_validation
@@ -28,6 +29,7 @@ STREAM_WITHOUT_VALID = (
     'splits={"valid": ...}, or pass valid=0'
 )
 
+Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
 ROLES = ("train", "valid", "test")
 
 log = logging.getLogger(__name__)
@@ -40,21 +42,27 @@ def image_dls(
     size: int | tuple[int, int] | None = None,
     channels: int = 3,
     resize: Literal["crop", "pad", "stretch"] = "crop",
-    valid: float = 0.2,
+    interpolation: Interpolation | None = None,
+    crop_pct: float | None = None,
+    decoder: Literal["pil", "draft", "torchvision"] = "pil",
+    valid: float | list[str | int] | Callable[[str], bool] = 0.2,
+    groups: str | Callable[[str], Any] | None = None,
     splits: dict[str, str | None] | None = None,
     seed: int = 42,
     paths: str | None = None,
-    labels: str | None = None,
+    labels: str | Callable[[str], Any] | None = None,
     sep: str | None = None,
-    classes: list[str] | dict[str, str | int] | str | Path | None = None,
+    classes: list[str] | str | Path | None = None,
     normalize: bool = True,
     mean: list[float] | None = None,
     std: list[float] | None = None,
     tfms: Callable[[Any], Any] | None = None,
-    on_error: Literal["skip", "raise", "replace"] = "skip",
+    on_error: Literal["skip", "raise"] = "skip",
     max_errors: float = 0.1,
     memory_gb: float = 2.0,
     workers: int = 0,
+    pin_memory: bool | None = None,
+    collate_fn: Callable[[list], Any] | None = None,
     bs_valid: int | None = None,
     drop_last: bool = False,
     streaming: bool = False,
@@ -73,26 +81,38 @@ def image_dls(
         channels: 3 for colours, 1 for grey
         resize: how an image of another size is resized: "crop" fills the size and cuts what is
             too long, "pad" fits into it on white, "stretch" changes the proportions
+        interpolation: how pixels are computed when an image is resized; by default bilinear
+        crop_pct: with resize "crop", the fraction of the shorter side that is kept; by default 1
+        decoder: "draft" decodes a JPEG that is much larger than `size` at 1/2, 1/4 or 1/8 of its
+            size: up to 2.5 times as fast, and pixels differ by one or two of 255 levels on average.
+            "torchvision" gives `tfms` tensors instead of PIL images
         valid: the fraction of the training images for validation, where no split is for that; a
-            labelled split "test" is, where there is no other
+            labelled split "test" is, where there is no other. Or which images they are: a function
+            of the path, or a list of paths or row numbers
+        groups: images of one group (a patient, a video) are all for training or all for validation:
+            a column of a table or data set, or a function of the path
         splits: the splits for train, valid and test, where their names do not say it; None
             for none
         seed: of order, random transforms and the choice of validation images
         paths: the column of paths (or images) in a table or data set, if its name is unusual
-        labels: the column of labels, likewise; "none" for images without labels
+        labels: the column of labels, likewise; "none" for images without labels. For files: a
+            function of the path, or a pattern whose (group) in the file name is the label
         sep: separates several labels of one image; targets are then rows of 0 and 1
-        classes: class names in the order of their numbers, or a map from names in the data to names
-            or numbers, or a .txt (a name a line) or .json file of either; others are left out
+        classes: class names in the order of their numbers, or a file with a name a line; images of
+            other classes are left out
         normalize: give images mean 0 and std 1; else they are in 0..1
         mean: of each channel, instead of that of the training images
         std: likewise
-        tfms: transforms a training image, which is a PIL image of its original size
-        on_error: what happens to files that cannot be read: they are left out, raise an error, or
-            are replaced by the next readable image
+        tfms: transforms a training image, which is a PIL image of its original size, or a tensor
+            (C, H, W) of uint8 with the decoder "torchvision"
+        on_error: what happens to files that cannot be read: they are left out, or raise an error
         max_errors: the fraction of such files in a split that is an error in any case
         memory_gb: decoded images of up to this size are kept in memory; others are read anew in
             every epoch, and so are training images with `tfms`
         workers: processes that read images ahead where they are not kept in memory
+        pin_memory: of batches that are read one by one; by default where the device is a GPU
+        collate_fn: makes a batch of a list of (pixels (C, H, W), target): a tuple that begins with
+            the pixels, which are normalised after it. Images are then not kept in memory
         bs_valid: images in a batch of the other loaders; by default twice as many
         drop_last: leave out a last training batch that is not full
         streaming: read "hf:NAME" as a stream, without downloading it first
@@ -109,8 +129,12 @@ def image_dls(
         ValueError: it holds no images, or too many that cannot be read; a column, split or class
             does not exist.
     """
+    if decoder == "torchvision" and tfms is None:
+        raise ValueError('decoder="torchvision" gives tensors to tfms=, and there is none')
     if pipeline is None:
-        pipeline = _pipeline(size, resize, channels, mean, std)
+        pipeline = _pipeline(size, channels, mean, std)
+        options = {"interpolation": interpolation or "bilinear", "crop_pct": crop_pct}
+        pipeline = replace(pipeline, resize=resize, decoder=decoder, **options)
         normalize = normalize and mean is None
     else:
         normalize, classes = False, pipeline.classes if classes is None else classes
@@ -124,9 +148,14 @@ def image_dls(
         bs=whole("bs", bs, of="items"),
         bs_valid=bs_valid or 2 * bs,
         drop_last=drop_last,
+        pin_memory=pin_memory,
+        collate_fn=collate_fn,
     )
-    found = find_images(source, Columns(paths, labels, sep), streaming)
-    roles = roles_of(found, splits)
+    found = find_images(source, Columns(paths, labels, sep, groups), streaming)
+    by_user = not isinstance(valid, (int, float))
+    if by_user and not callable(valid):
+        valid = [one if isinstance(one, str) else whole("valid", one, least=0) for one in valid]
+    roles = roles_of(found, ({"valid": None} if by_user else {}) | (splits or {}))
     unused = [name for name in found if name not in roles.values()]
     if unused and splits is None:
         warnings.warn(f"splits that are not used: {unused}; splits= names others", stacklevel=2)
@@ -137,9 +166,12 @@ def image_dls(
         dls = builder.from_streams(parts, classes, normalize)
     else:
         if "train" in parts and "valid" not in parts and valid and "valid" not in (splits or {}):
-            rows = split_validation(parts["train"], valid, seed)
-            parts |= dict(zip(("train", "valid"), map(parts["train"].pick, rows), strict=True))
-            roles["valid"] = f"{valid:.0%} of {roles['train']}"
+            train = parts["train"]
+            by = [*map(groups, train.names)] if callable(groups) else train.groups
+            rows = split_validation(train, valid, seed, by)
+            parts |= dict(zip(("train", "valid"), map(train.pick, rows), strict=True))
+            part = f"{len(rows[1]):,} images" if by_user else f"{valid:.0%}"
+            roles["valid"] = f"{part} of {roles['train']}"
         dls = builder.from_items(parts, classes, normalize, memory_gb * 1e9)
     dls.splits = roles
     log.info("%r", dls)
@@ -147,7 +179,7 @@ def image_dls(
 
 
 def _pipeline(
-    size: Any, resize: str, channels: int, mean: list[float] | None, std: list[float] | None
+    size: Any, channels: int, mean: list[float] | None, std: list[float] | None
 ) -> Pipeline:
     """Return the pipeline as far as the user gave it.
 
@@ -162,7 +194,7 @@ def _pipeline(
     for name, values in (("mean", mean), ("std", std)):
         if values is not None and len(values) != channels:
             raise ValueError(f"{name} has a value for each of {channels} channels, got {values}")
-    return Pipeline(pair, resize, channels, mean, std)
+    return Pipeline(pair, channels=channels, mean=mean, std=std)
 
 
 def _is_size(size: Any) -> bool:
@@ -177,12 +209,17 @@ def roles_of(found: Mapping[str, Any], wanted: Mapping[str, str | None] | None) 
 
     Args:
         found: images by split.
-        wanted: the user's choice for some or all of the three; None as a choice means none.
+        wanted: the user's choice for some or all of the three, in the spelling of the data or of
+            the splits; None as a choice means none.
 
     Raises:
         ValueError: a split does not exist, or none has a known name.
     """
-    wanted = ({} if "train" in found else {"train": None}) | dict(wanted or {})
+    wanted = {
+        role: split_of(name or "") or name if name not in found else name
+        for role, name in (wanted or {}).items()
+    }
+    wanted = ({} if "train" in found else {"train": None}) | wanted
     if unknown := wanted.keys() - ROLES:
         raise ValueError(f"splits= has the keys {', '.join(ROLES)}, got {few(list(unknown))}")
     if "valid" not in wanted:

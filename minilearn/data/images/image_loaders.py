@@ -45,6 +45,8 @@ class LoaderBuilder:
         bs: images in a training batch.
         bs_valid: images in another batch.
         drop_last: leave out a last training batch that is not full.
+        pin_memory: whether batches that are read one by one are; None where the device is a GPU.
+        collate_fn: see `image_dls`.
     """
 
     pipeline: Pipeline
@@ -56,6 +58,12 @@ class LoaderBuilder:
     bs: int
     bs_valid: int
     drop_last: bool
+    pin_memory: bool | None = None
+    collate_fn: Callable[[list], Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.pin_memory is None:
+            self.pin_memory = self.device.type == "cuda"
 
     def from_items(
         self, parts: Mapping[str, Items], classes: Any, normalize: bool, memory_limit: float
@@ -104,7 +112,7 @@ class LoaderBuilder:
     def from_streams(
         self, parts: Mapping[str, ImageStream], classes: Any, normalize: bool
     ) -> DataLoaders:
-        """Build loaders of streams by role; the first 1,000 images serve as the sample."""
+        """Build loaders of streams by role; the first 256 images serve as the sample."""
         first = next(iter(parts.values()))
         values, labels = zip(*islice(first, MANY), strict=True)
         names = [f"row {i}" for i in range(len(values))]
@@ -122,6 +130,8 @@ class LoaderBuilder:
                 to_model=ToModel(self.pipeline, self.device),
                 seed=self.seed,
                 workers=self.workers,
+                pin_memory=self.pin_memory,
+                collate_fn=self.collate_fn,
                 **self._batching(role),
             )
             for role, part in parts.items()
@@ -150,7 +160,10 @@ class LoaderBuilder:
     def _decode(self, data: dict[str, ImageDataset], limit: float) -> dict[str, Tensor]:
         """Decode what does not change, if it fits; `data` keeps the images that could be read."""
         fixed = [role for role, images in data.items() if images.read.tfms is None]
-        if sum(len(data[role]) for role in fixed) * math.prod(self.pipeline.shape) > limit:
+        if (
+            self.collate_fn
+            or sum(len(data[role]) for role in fixed) * math.prod(self.pipeline.shape) > limit
+        ):
             return {}
         pixels = {}
         for role in fixed:
@@ -166,7 +179,8 @@ class LoaderBuilder:
                 to_model=to_model,
                 num_workers=self.workers,
                 persistent_workers=self.workers > 0,
-                pin_memory=self.device.type == "cuda",
+                pin_memory=self.pin_memory,
+                collate_fn=self.collate_fn,
                 **options,
             )
         columns = {"image": pixels, "label": images.targets}

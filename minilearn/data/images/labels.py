@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import unicodedata
@@ -26,16 +25,16 @@ class Classes:
     """The classes of a data set: their names, and the number of each label.
 
     Args:
-        names: in the order of the numbers.
-        numbers: the number of each label, as the data spell it.
+        names: in the order of their numbers.
         several: whether an image may have several labels.
 
     Attributes:
-        left_out: the number of images with each label that is not in `numbers`.
+        left_out: the number of images with each label that is not in `names`.
     """
 
-    def __init__(self, names: list[str], numbers: Mapping[str, int], several: bool = False) -> None:
-        self.names, self.numbers, self.several = names, dict(numbers), several
+    def __init__(self, names: list[str], several: bool = False) -> None:
+        self.names, self.several = names, several
+        self.numbers = {name: i for i, name in enumerate(names)}
         self.left_out: Counter[str] = Counter()
 
     @classmethod
@@ -54,16 +53,16 @@ class Classes:
         labels = dict.fromkeys(text for label in found for text in as_texts(label))
         if wanted is None:
             names = [as_text(name) for name in known or ()] or sorted(labels, key=_natural)
-            return cls(names, {name: i for i, name in enumerate(names)}, several)
-        names, numbers = _wanted(wanted)
-        if labels and not labels.keys() & numbers.keys():
-            hints = (did_you_mean(name, labels, n=1) for name in numbers)
+            return cls(names, several)
+        names = _wanted(wanted)
+        if labels and not labels.keys() & set(names):
+            hints = (did_you_mean(name, labels, n=1) for name in names)
             hint = next(filter(None, hints), "")
             raise ValueError(
                 f"no label in the data is in classes=: there are {few(list(labels))}, and "
-                f"classes= has {few(list(numbers))}{hint}"
+                f"classes= has {few(names)}{hint}"
             )
-        return cls(names, numbers, several)
+        return cls(names, several)
 
     def target(self, label: Any) -> int | list[float] | None:
         """Return the number of a label, -1 for none; for several labels a row of 0 and 1.
@@ -115,24 +114,16 @@ def _natural(name: str) -> tuple[float, str, str]:
     return number, re.sub(r"\d+", lambda digits: digits[0].zfill(20), name), name
 
 
-def _wanted(wanted: Any) -> tuple[list[str], dict[str, int]]:
-    """Return the names and the number of each label from the user's list, map or file."""
+def _wanted(wanted: Any) -> list[str]:
+    """Return the names in the user's list, or in a file that has one a line."""
     if isinstance(wanted, (str, Path)):
-        text = Path(wanted).read_text(encoding="utf-8")
-        lines = (line.strip() for line in text.splitlines())
-        wanted = json.loads(text) if Path(wanted).suffix == ".json" else list(filter(None, lines))
-    if not isinstance(wanted, Mapping):
-        wanted = {name: name for name in wanted}
-    if not wanted:
+        lines = Path(wanted).read_text(encoding="utf-8").splitlines()
+        wanted = filter(None, map(str.strip, lines))
+    if isinstance(wanted, Mapping):
+        raise ValueError("classes= is a list of names; rename labels by a function in labels=")
+    if not (names := list(dict.fromkeys(map(as_text, wanted)))):
         raise ValueError("classes= is empty; leave it out to use all labels in the data")
-    if all(isinstance(number, int) for number in wanted.values()):
-        if min(wanted.values()) < 0:
-            raise ValueError(f"classes= has numbers of 0 and more, got {wanted}")
-        first = {number: as_text(label) for label, number in reversed(list(wanted.items()))}
-        names = [first.get(i, str(i)) for i in range(max(first) + 1)]
-        return names, {as_text(label): int(number) for label, number in wanted.items()}
-    names = list(dict.fromkeys(map(as_text, wanted.values())))
-    return names, {as_text(label): names.index(as_text(name)) for label, name in wanted.items()}
+    return names
 
 
 def numbered(
@@ -184,30 +175,72 @@ def check_labelled(items: Items, role: str) -> None:
         )
 
 
-def split_validation(items: Items, fraction: float, seed: int) -> tuple[list[int], list[int]]:
-    """Choose the rows for training and for validation, with the same fraction of each class.
+def split_validation(
+    items: Items, valid: Any, seed: int, groups: Sequence[Any] | None = None
+) -> tuple[list[int], list[int]]:
+    """Choose the rows for training and for validation.
+
+    Args:
+        items: the images.
+        valid: the user's choice, see `image_dls`. A fraction takes the same part of each class.
+        seed: draws the rows of a fraction.
+        groups: for each image its group; a fraction then takes whole groups.
 
     Raises:
-        ValueError: `fraction` is out of range, or one side would be empty.
+        ValueError: `valid` is out of range or names no image, or one side would be empty.
     """
-    if not 0 <= fraction < 1:
+    if callable(valid):
+        chosen = {row for row, name in enumerate(items.names) if valid(name)}
+    elif not isinstance(valid, (int, float)):
+        chosen = _listed(items, valid)
+    elif not 0 <= valid < 1:
+        raise ValueError(f"valid is a fraction of the training images, 0 to below 1, got {valid}")
+    elif groups is not None:
+        chosen = _whole_groups(groups, valid, seed)
+    else:
+        chosen = _of_each_class(items, valid, seed)
+    if valid and not 0 < len(chosen) < len(items):
+        what = valid if isinstance(valid, float) else "…"
+        side = "validate" if not chosen else "train"
         raise ValueError(
-            f"valid is a fraction of the training images, 0 to below 1, got {fraction}"
+            f"valid={what} of {len(items):,} images leaves none to {side} on; add images or change "
+            "valid; valid=0 does without"
         )
-    groups: dict[str, list[int]] = {}
+    return [row for row in range(len(items)) if row not in chosen], sorted(chosen)
+
+
+def _listed(items: Items, wanted: Sequence[Any]) -> set[int]:
+    """Return the rows of a list of names or rows."""
+    row_of = {name: row for row, name in enumerate(items.names)}
+    row_of |= {row: row for row in row_of.values()}
+    if unknown := [one for one in wanted if one not in row_of]:
+        near = did_you_mean(str(unknown[0]), items.names, n=1)
+        raise ValueError(f"valid= lists what is no training image: {few(unknown)}{near}")
+    return {row_of[one] for one in wanted}
+
+
+def _whole_groups(groups: Sequence[Any], fraction: float, seed: int) -> set[int]:
+    """Return the rows of random groups, of as many images as comes near the fraction."""
+    rows_of: dict[Any, list[int]] = {}
+    for row, group in enumerate(groups):
+        rows_of.setdefault(group, []).append(row)
+    in_order, chosen = list(rows_of.values()), set()
+    for i in torch.randperm(len(in_order), generator=torch.Generator().manual_seed(seed)).tolist():
+        if len(chosen) + len(in_order[i]) / 2 <= fraction * len(groups):
+            chosen |= set(in_order[i])
+    return chosen
+
+
+def _of_each_class(items: Items, fraction: float, seed: int) -> set[int]:
+    by_label: dict[str, list[int]] = {}
     for row, label in enumerate(items.labels):
-        groups.setdefault(str(as_texts(label)), []).append(row)
+        by_label.setdefault(str(as_texts(label)), []).append(row)
     generator = torch.Generator().manual_seed(seed)
     chosen, due = set(), 0.0
-    for rows in groups.values():
+    for rows in by_label.values():
         due += len(rows) * fraction  # what rounding leaves in one class is taken from the next
         n = min(int(due + 1e-9), len(rows) - 1)
         due -= n
         order = torch.randperm(len(rows), generator=generator)[:n].tolist()
         chosen |= {rows[i] for i in order}
-    if fraction and not chosen:
-        raise ValueError(
-            f"valid={fraction} of {len(items):,} images leaves none to validate on; add images or "
-            "raise valid; valid=0 does without"
-        )
-    return [row for row in range(len(items)) if row not in chosen], sorted(chosen)
+    return chosen

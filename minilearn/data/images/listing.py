@@ -22,17 +22,19 @@ LABELS = ("label", "labels", "class", "classes", "target", "category", "tags", "
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a table or data set that the user named.
+    """Where the user says that paths, labels and groups are.
 
     Args:
         paths: the column of images or their paths.
-        labels: the column of labels, "none" for none.
+        labels: the column of labels, "none" for none, or a function of the path.
         sep: separates several labels of one image.
+        groups: the column of groups, or a function of the path.
     """
 
     paths: str | None = None
-    labels: str | None = None
+    labels: str | Callable[[str], Any] | None = None
     sep: str | None = None
+    groups: str | Callable[[str], Any] | None = None
 
     def find_paths(self, names: Sequence[str]) -> str:
         """Return the column of images.
@@ -49,14 +51,26 @@ class Columns:
         Raises:
             ValueError: the column that the user named does not exist.
         """
-        if self.labels == "none":
+        if self.labels == "none" or callable(self.labels):
             return None
         if self.labels is None:
             return _first(LABELS, names)
         return _existing(self.labels, names, "of labels", "labels")
 
-    def several(self, label: Any) -> Any:
-        """Return a label, or a list where one text holds several."""
+    def find_groups(self, names: Sequence[str]) -> str | None:
+        """Return the column of groups, None where there is none."""
+        if self.groups is None or callable(self.groups):
+            return None
+        return _existing(self.groups, names, "of groups", "groups")
+
+    def label(self, path: str, stored: Any) -> Any:
+        """Return the label of a file; a list where one text holds several.
+
+        Args:
+            path: of the file in its source.
+            stored: the label there, which a function of the user's replaces.
+        """
+        label = self.labels(path) if callable(self.labels) else stored
         if self.sep is None or label is None or isinstance(label, list):
             return label
         return [part for text in str(label).split(self.sep) if (part := text.strip())]
@@ -85,6 +99,7 @@ class Items:
         labels: for each image a label, a list of several, or None.
         fetch: takes a ref; returns the bytes of a file.
         classes: all class names in their order, where the source knows them.
+        groups: for each image its group, where the user named a column of them.
     """
 
     names: list[str]
@@ -92,6 +107,7 @@ class Items:
     labels: list[Any]
     fetch: Callable[[Any], Any]
     classes: list[str] | None = None
+    groups: list[Any] | None = None
 
     def __len__(self) -> int:
         """Return the number of images."""
@@ -105,10 +121,9 @@ class Items:
     def pick(self, rows: Iterable[int]) -> Items:
         """Return the images in these rows, in this order."""
         rows = list(rows)
-        names, refs, labels = (
-            [column[i] for i in rows] for column in (self.names, self.refs, self.labels)
-        )
-        return replace(self, names=names, refs=refs, labels=labels)
+        columns = {"names": self.names, "refs": self.refs, "labels": self.labels}
+        columns |= {"groups": self.groups} if self.groups else {}
+        return replace(self, **{k: [column[i] for i in rows] for k, column in columns.items()})
 
 
 def default_split(images: Any) -> str:

@@ -6,25 +6,25 @@ import io
 import statistics
 import warnings
 from collections import Counter
+from contextlib import suppress
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..columns import channel_stats
-from ..decode import open_image
+from ..decode import in_threads, open_image, upright_size
 from ..pipeline import Pipeline
 from .dataset import ImageDataset, Reader, decode_all
 from .errors import ErrorLog, ErrorPolicy, ImageError, reason_of
 from .listing import Items
 
-MANY = 1000  # images in a sample
+MANY = 256  # images in a sample
 LARGE = 224  # pixels a side for images of many sizes, unless they are smaller
-TURNED = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
-ORIENTATION = 0x0112
 
 
 def sample(items: Items, seed: int) -> Items:
-    """Return up to 1,000 of the images."""
+    """Return up to `MANY` of the images, drawn by the seed."""
     if len(items) <= MANY:
         return items
     order = torch.randperm(len(items), generator=torch.Generator().manual_seed(seed))
@@ -35,17 +35,15 @@ def sizes_of(items: Items) -> Counter[tuple[int, int]]:
     """Count the sizes (H, W) of images by their headers; unreadable ones do not count."""
     from PIL import Image
 
-    sizes: Counter[tuple[int, int]] = Counter()
-    for ref in items.refs:
-        try:
-            with Image.open(io.BytesIO(items.fetch(ref))) as image:
-                width, height = image.size
-                if image.format != "TIFF" and image.getexif().get(ORIENTATION) in TURNED:
-                    width, height = height, width  # PIL has already turned the size of a TIFF
-                sizes[height, width] += 1
-        except Exception:  # reported when it is read
-            continue
-    return sizes
+    found: list[Any] = [None] * len(items)
+
+    def read(row: int) -> None:
+        # one that cannot be read is reported when all of it is read
+        with suppress(Exception), Image.open(io.BytesIO(items.fetch(items.refs[row]))) as image:
+            found[row] = upright_size(image)
+
+    in_threads(read, len(items))
+    return Counter(filter(None, found))
 
 
 def choose_size(items: Items) -> tuple[int, int]:

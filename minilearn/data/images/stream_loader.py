@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
 
 from minilearn.base.seed import preserved_random_states
 
@@ -33,6 +34,8 @@ class StreamLoader(EpochLoader):
         seed: of random transforms.
         drop_last: leave out a last batch that is not full.
         workers: processes that read ahead; each takes whole shards of the stream.
+        pin_memory: whether batches are pinned.
+        collate_fn: see `image_dls`.
     """
 
     def __init__(
@@ -47,10 +50,14 @@ class StreamLoader(EpochLoader):
         seed: int,
         drop_last: bool = False,
         workers: int = 0,
+        pin_memory: bool | None = None,
+        collate_fn: Callable[[list], Any] | None = None,
     ) -> None:
         self.stream, self.read, self.target, self.log = stream, read, target, log
         self.batch_size, self.drop_last, self.workers = batch_size, drop_last, workers
         self.to_model, self.seed, self.epoch = to_model, seed, 0
+        self.pin_memory = pin_memory
+        self.collate_fn = partial(collate, join=collate_fn or default_collate)
 
     @property
     def dataset(self) -> Any:
@@ -66,9 +73,9 @@ class StreamLoader(EpochLoader):
             decoded,
             self.batch_size,
             num_workers=self.workers,
-            collate_fn=collate,
+            collate_fn=self.collate_fn,
             drop_last=self.drop_last,
-            pin_memory=self.to_model.device.type == "cuda",
+            pin_memory=bool(self.pin_memory),
             generator=torch.Generator(),  # so that the global one does not change
         )
         return islice(finish_batches(loader, self.to_model, self.log), start, None)

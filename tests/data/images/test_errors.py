@@ -48,24 +48,6 @@ def test_corrupt_files_are_left_out_and_named_in_one_summary(folder, how):
 
 
 @WAYS
-def test_corrupt_files_are_replaced_by_the_next_readable_one(folder, how):
-    dls, batches, (said,) = loaded(folder, how, on_error="replace", passes=2)
-    assert [len(y) for _, y in batches] == [8] * 6 + [3]
-    assert "They are replaced by the next readable one" in said
-    names = dls.filenames["train"]
-    assert len(names) == 51 and not CORRUPT.keys() & set(names)
-    assert names[:2] == ["train/bag/000.png", "train/bag/003.jpg"]
-    assert names[16:19] == ["train/boot/001.png"] * 3  # text.png, truncated.jpg, and itself
-
-
-def test_a_replaced_image_brings_its_own_label(folder):
-    options = {"on_error": "replace", "normalize": False}
-    by_way = [loaded(folder, how, **options)[1] for how in ({}, {"memory_gb": 0})]
-    for ours, theirs in zip(*by_way, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
-
-
-@WAYS
 def test_on_request_the_first_corrupt_file_ends_the_run(folder, how):
     with pytest.raises(ImageError, match=r"^train/(bag|coat)/\w+\.\w+: \w") as e:
         loaded(folder, how, on_error="raise")

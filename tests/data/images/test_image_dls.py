@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import tarfile
 import warnings
 import zipfile
@@ -334,13 +333,12 @@ def test_a_data_set_with_a_transform_of_its_own_is_sent_to_from_dd(hub):
 # ---- classes and sizes ----
 
 
-@pytest.mark.parametrize("as_file", [None, ".txt", ".json"])
+@pytest.mark.parametrize("as_file", [False, True])
 def test_a_list_of_classes_says_their_order_and_which_are_used(folder, tmp_path, as_file):
     wanted = ["coat", "bag"]
     if as_file:
-        path = tmp_path / f"classes{as_file}"
-        path.write_text("coat\nbag\n" if as_file == ".txt" else json.dumps(wanted))
-        wanted = path
+        wanted = tmp_path / "classes.txt"
+        wanted.write_text("coat\nbag\n")
     with pytest.warns(UserWarning, match=r"not in classes= are left out: boot \(16\)"):
         dls = image_dls(folder, classes=wanted)
     assert dls.pipeline.classes == ["coat", "bag"]
@@ -348,12 +346,7 @@ def test_a_list_of_classes_says_their_order_and_which_are_used(folder, tmp_path,
     assert all_of(dls.valid)[1].tolist() == [int(name == "bag") for name in folders]
 
 
-def test_a_map_of_classes_joins_and_numbers_them(folder):
-    dls = image_dls(folder, classes={"bag": "thing", "boot": "wear", "coat": "wear"})
-    assert dls.pipeline.classes == ["thing", "wear"]
-    assert all_of(dls.valid)[1].bincount().tolist() == [8, 16]
-    dls = image_dls(folder, classes={"bag": 2, "boot": 0, "coat": 0})
-    assert dls.pipeline.classes == ["boot", "1", "bag"]
+def test_classes_of_which_the_data_have_none_are_refused_with_what_is_near(folder):
     with pytest.raises(ValueError, match="no label.*in classes=.*did you mean 'bag'"):
         image_dls(folder, classes=["Bags"])
 
@@ -422,7 +415,7 @@ def test_a_source_without_images_says_what_it_looked_for_and_found(tmp_path):
         ({"std": [0.5], "mean": [0.5] * 3}, "std has a value for each of 3 channels"),
         ({"channels": 4}, "channels is 3 for colours or 1 for grey, got 4"),
         ({"size": (3, 0)}, "height and width"),
-        ({"on_error": "ignore"}, "on_error is one of skip, raise, replace"),
+        ({"on_error": "ignore"}, "on_error is skip or raise"),
         ({"max_errors": 10}, "max_errors is a fraction"),
         ({"valid": 20, "splits": None}, "valid is a fraction"),
     ],

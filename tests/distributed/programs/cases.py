@@ -129,6 +129,12 @@ for name, event, when in (
     learn.fit(4, cbs=stop)
     FOUND[f"C131 {name}"] = seen.ended, weights(learn)
 
+for event in ("before_batch", "after_loss", "after_batch", "cleanup_batch"):
+    learn, seen = learner(arrays(24))
+    when = lambda learn: (learn.epoch, learn.iter) == (1, 2)  # noqa: E731
+    learn.fit(4, cbs=Do(event, lambda learn: learn.stop(), 1, when))
+    FOUND[f"stop {event}"] = seen.ended, weights(learn)
+
 # C132: saving by all, and by the first alone
 learn, _ = learner(arrays(8))
 

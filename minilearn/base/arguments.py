@@ -1,0 +1,130 @@
+"""Arguments of a Learner by type: an error names the argument, what was given, what to write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch.nn.functional as F
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils.data import Dataset, IterableDataset
+
+from .batch import DEFAULT_LOSS, describe
+from .text import did_you_mean
+
+LOSSES = [name for name in vars(F) if name.endswith(("_loss", "entropy", "_logits", "kl_div"))]
+
+
+def check_arguments(model: Any, dls: Any, loss_func: Any, lr: Any, opt_func: Any, opt: Any) -> None:
+    """Check what a Learner is made of.
+
+    Raises:
+        TypeError: the first argument that is of a wrong type.
+    """
+    check_order(model, dls, loss_func)
+    if isinstance(model, type) and issubclass(model, nn.Module):
+        raise TypeError(f"model is a class, {model.__name__}: write {model.__name__}(…)")
+    if model is not None and not callable(model):
+        raise TypeError(f"model is {shown(model)}: write an nn.Module, or a function of the inputs")
+    check_dls(dls)
+    check_loss(loss_func)
+    check_lr(lr)
+    if isinstance(opt_func, Optimizer):
+        raise TypeError(f"opt_func is a ready {shown(opt_func)}: write opt=, or opt_func=its class")
+    if isinstance(opt, type):
+        raise TypeError(f"opt is a class, {opt.__name__}: write opt_func={opt.__name__}")
+    if opt_func is not None and not isinstance(opt_func, str) and not callable(opt_func):
+        raise TypeError(f"opt_func is {shown(opt_func)}: write a class such as optim.AdamW")
+
+
+def check_order(model: Any, dls: Any, loss_func: Any) -> None:
+    """Recognise fastai's order, data before the model."""
+    if is_module(dls) and not is_module(model):
+        given = (dls, model) if loss_func is DEFAULT_LOSS else (dls, model, loss_func)
+        call = ", ".join(getattr(x, "__name__", type(x).__name__) for x in given)
+        raise TypeError(
+            f"the model comes first: write Learner(model, dls, loss_func), here Learner({call})"
+        )
+
+
+def is_module(x: Any) -> bool:
+    """Return whether `x` is a module of torch, or a class of one."""
+    return isinstance(x, nn.Module) or (isinstance(x, type) and issubclass(x, nn.Module))
+
+
+def check_dls(dls: Any) -> None:
+    """Check that `dls` may hold loaders: data sets and arrays are none yet."""
+    parts = dls if isinstance(dls, (tuple, list)) else [dls]
+    parts = list(dls.values() if isinstance(dls, Mapping) else parts)
+    if isinstance(dls, (str, Path)):
+        write = f"image_dls({str(dls)!r}) for the images of a folder"
+    elif parts and all(hasattr(part, "__array__") for part in parts):
+        write = "DataLoaders.from_arrays(x, y, bs=64)"
+    elif any(map(is_dataset, parts)):
+        is_dict = isinstance(dls, Mapping) and hasattr(dls, "column_names")
+        write = f"DataLoaders.{'from_dd(data' if is_dict else 'from_dsets(train_ds, valid_ds'}, 64)"
+    elif is_module(dls) or (callable(dls) and not isinstance(dls, Iterable)):
+        write = "(train_dl, valid_dl), or DataLoaders(train_dl, valid_dl)"
+    else:
+        return
+    raise TypeError(f"dls is {shown(dls)}, and holds loaders of batches: write {write}")
+
+
+def is_dataset(x: Any) -> bool:
+    """Return whether `x` is a data set of torch, Hugging Face or ours, which gives single items."""
+    ours = type(x).__module__ == "minilearn.data.loader_factory" and hasattr(x, "arrays")
+    torchs = isinstance(x, Dataset) and not isinstance(x, IterableDataset)
+    return ours or torchs or hasattr(x, "column_names")
+
+
+def check_loss(loss_func: Any) -> None:
+    """Check that `loss_func` can be called with predictions and targets."""
+    if isinstance(loss_func, str):
+        near = did_you_mean(loss_func, LOSSES, n=1, cutoff=0.4)
+        write = f"a function such as F.cross_entropy{near}"
+    elif isinstance(loss_func, type) and issubclass(loss_func, Optimizer):
+        write = f"opt_func={loss_func.__name__}"
+    elif is_module(loss_func) and isinstance(loss_func, type):
+        write = f"{loss_func.__name__}(), an object of it"
+    elif loss_func is None or callable(loss_func):
+        return
+    else:
+        write = "a function of (preds, targets), such as F.cross_entropy"
+    raise TypeError(f"loss_func is {shown(loss_func)}: write {write}")
+
+
+def check_epochs(n_epochs: Any) -> None:
+    """Check that `n_epochs` is no data, as in `fit(x, y)`; `Plan` checks the number."""
+    is_data = hasattr(n_epochs, "__iter__") and getattr(n_epochs, "ndim", 1)
+    if (is_data and not isinstance(n_epochs, str)) or is_dataset(n_epochs):
+        raise TypeError(
+            f"n_epochs is {shown(n_epochs)}: write the data into the Learner, as dls=(train_dl, "
+            "valid_dl) or DataLoaders.from_arrays(x, y, bs=64), and a number here"
+        )
+
+
+def check_lr(lr: Any) -> None:
+    """Check that `lr` is None, a number or a slice of numbers.
+
+    Raises:
+        TypeError: it is something else, such as text or an argument of another place.
+    """
+    if isinstance(lr, str):
+        write = f"a number, lr={lr}" if lr[:1].isdigit() else "a number, such as lr=1e-3"
+    elif isinstance(lr, type) or callable(lr):
+        write = f"opt_func={shown(lr)}, and a number as lr"
+    elif not isinstance(lr, bool) and (
+        lr is None or isinstance(lr, slice) or hasattr(lr, "__float__")
+    ):
+        return
+    else:
+        write = "a number, such as lr=1e-3; callbacks go to cbs="
+    raise TypeError(f"lr is {shown(lr)}: write {write}")
+
+
+def shown(x: Any) -> str:
+    """Say in a word or two what was given."""
+    name = getattr(x, "__name__", None)
+    return f"the text {x!r}" if isinstance(x, str) else name or describe(x, 1)
