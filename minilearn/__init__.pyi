@@ -56,6 +56,7 @@ from .inference.capture import CapturePreds
 from .inference.items import Prediction
 from .inference.predict import Results
 from .insight.activations import ActivationStats, append_stats, get_hist, get_min
+from .insight.diagnosis import DebugCB
 from .insight.gradient_stats import GradientStats
 from .insight.hooks import Hook, Hooks, HooksCallback
 from .insight.interpret import Interpretation
@@ -133,6 +134,7 @@ __all__ = [
     "DataLoaders",
     "Dataset",
     "DeterministicCB",
+    "DebugCB",
     "DeviceCB",
     "Dropout",
     "EMACB",
