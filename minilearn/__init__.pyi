@@ -9,7 +9,7 @@ import torch
 from .base.batch import default_device, map_batch, to_cpu, to_device
 from .base.plotting import get_grid, plot_func, show_image, show_images, subplots
 from .base.seed import set_seed
-from .callbacks.averaging import EMACB, SWACB
+from .callbacks.averaging import EMACB, SWACB, precise_bn
 from .callbacks.compile import ActivationCheckpointCB, CompileCB
 from .callbacks.device import ChannelsLastCB, DeterministicCB, DeviceCB
 from .callbacks.early_stopping import EarlyStopCB, TimeLimitCB
@@ -230,6 +230,7 @@ __all__ = [
     "param_groups",
     "plot_func",
     "plot_sched",
+    "precise_bn",
     "rand_copy",
     "rand_erase",
     "read_image",
