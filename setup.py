@@ -31,7 +31,7 @@ setup(
     classifiers=lines(project["classifiers"]),
     python_requires=f">={project['python']}",
     packages=find_packages(include=["minilearn", "minilearn.*"]),
-    package_data={"minilearn": ["*.pyi", "py.typed", "data/sample/*"]},
+    package_data={"minilearn": ["*.pyi", "py.typed", "base/*.json", "data/sample/*"]},
     install_requires=lines(project["requirements"]),
     extras_require={name: lines(value) for name, value in settings["extras"].items()},
     entry_points={"console_scripts": lines(project["console_scripts"])},

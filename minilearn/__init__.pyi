@@ -61,7 +61,7 @@ from .insight.gradient_stats import GradientStats
 from .insight.hooks import Hook, Hooks, HooksCallback
 from .insight.interpret import Interpretation
 from .insight.lr_finder import LRFinderCB
-from .insight.timing import ProfilerCB, TimerCB
+from .insight.timing import TimerCB
 from .learner import Learner, MomentumLearner, TrainLearner, fit, load_learner
 from .loggers.base import LoggerCB, log_values
 from .loggers.files import CSVLoggerCB, JSONLLoggerCB, TensorBoardCB
@@ -73,29 +73,11 @@ from .loggers.trackers import MLflowCB, WandbCB
 from .metrics.callback import MetricsCB
 from .metrics.functions import accuracy, accuracy_multi, mae, mse, rmse, skm
 from .metrics.mean import averaged
-from .nn import (
-    Dropout,
-    GeneralRelu,
-    GlobalAvgPool,
-    RandCopy,
-    RandErase,
-    RandomCrop,
-    RandomFlip,
-    ResBlock,
-    act_gr,
-    cnn_layers,
-    conv,
-    create_model,
-    get_model,
-    init_weights,
-    list_models,
-    lsuv,
-    lsuv_init,
-    rand_copy,
-    rand_erase,
-    register_model,
-    resnet,
-)
+from .nn.augment import RandCopy, RandErase, RandomCrop, RandomFlip, rand_copy, rand_erase
+from .nn.init import init_weights, lsuv, lsuv_init
+from .nn.layers import Dropout, GeneralRelu, GlobalAvgPool, ResBlock, act_gr, cnn_layers, conv
+from .nn.models import get_model, resnet
+from .nn.registry import create_model, list_models, register_model
 from .optim.lookahead import lookahead
 from .optim.optimizer import optimizer, param_groups
 from .optim.param_sched import ParamSchedCB, combine_scheds
@@ -173,7 +155,6 @@ __all__ = [
     "Pipeline",
     "PlateauCB",
     "Prediction",
-    "ProfilerCB",
     "ProgressCB",
     "RandCopy",
     "RandErase",

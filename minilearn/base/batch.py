@@ -39,9 +39,7 @@ def map_batch(f: Callable[[Any], Any], batch: Any) -> Any:
     walk = partial(map_batch, f)
     if isinstance(batch, Mapping):
         return _like_mapping(batch, {key: walk(value) for key, value in batch.items()})
-    if isinstance(batch, tuple) and hasattr(
-        batch, "to"
-    ):  # PackedSequence is a named tuple with rules
+    if isinstance(batch, tuple) and hasattr(batch, "to"):  # PackedSequence, which has rules
         return f(batch)
     if isinstance(batch, SEQUENCES):
         return _like_sequence(batch, [walk(value) for value in batch])
@@ -255,7 +253,7 @@ def to_cpu(batch: Any) -> Any:
         if not isinstance(x, Tensor):
             return x.to("cpu")
         x = x.detach().cpu()
-        return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        return x.float() if x.dtype in HALF else x
 
     return map_batch(move, batch)
 

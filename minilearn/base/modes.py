@@ -89,9 +89,8 @@ def preserved_modes(*models: Any) -> Iterator[None]:
         yield
     finally:
         for model, module, training, was_held in modes:
-            module.training = (
-                training if held(module) == was_held else model.training and not held(module)
-            )
+            changed = held(module) != was_held
+            module.training = model.training and not held(module) if changed else training
 
 
 def _modules(model: Any) -> list[nn.Module]:

@@ -27,9 +27,8 @@ from .events import (
 )
 
 Handler = Callable[[Any], Any]
-LOCATION = re.compile(
-    r"in [\w.<>]+(\.\w+|, on \w+)(, epoch |$)"
-)  # how notes of `add_location` begin
+# how notes of `add_location` begin
+LOCATION = re.compile(r"in [\w.<>]+(\.\w+|, on \w+)(, epoch |$)")
 
 
 class Callback(ForeignNames):
@@ -251,10 +250,9 @@ def check_cancel(error: CancelException, where: str, learn: Any) -> None:
 
 def owner_name(method: Callable) -> str:
     """Return the name of the class that a bound method belongs to, or of the function itself."""
-    owner = getattr(method, "__self__", None)
-    return (
-        type(owner).__name__ if owner is not None else getattr(method, "__qualname__", str(method))
-    )
+    if (owner := getattr(method, "__self__", None)) is not None:
+        return type(owner).__name__
+    return getattr(method, "__qualname__", str(method))
 
 
 def add_location(error: BaseException, where: str, learn: Any) -> None:

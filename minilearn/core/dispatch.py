@@ -12,21 +12,8 @@ from functools import wraps
 from typing import Any, NamedTuple, TypeVar
 
 from ..base.foreign_names import HOOKS_HERE, hint
-from .callback import (
-    Handler,
-    as_callbacks,
-    call,
-    explain,
-    handler_table,
-    owner_name,
-)
-from .events import (
-    ACTIONS,
-    ActionConflictError,
-    MissingActionError,
-    check_event,
-    worst,
-)
+from .callback import Handler, as_callbacks, call, explain, handler_table, owner_name
+from .events import ACTIONS, ActionConflictError, MissingActionError, check_event, worst
 from .state import LoopState
 
 T = TypeVar("T")
@@ -144,11 +131,8 @@ class Dispatch(LoopState):
 
     def remove_cb(self, cb: Any) -> None:
         """Remove a callback, or all of a class; in a fit it cleans up."""
-        gone = [
-            mine
-            for mine in self.cbs
-            if mine is cb or (isinstance(cb, type) and isinstance(mine, cb))
-        ]
+        of_class = cb if isinstance(cb, type) else ()
+        gone = [mine for mine in self.cbs if mine is cb or isinstance(mine, of_class)]
         self._change_cbs([mine for mine in self.cbs if not any(mine is g for g in gone)])
         table: dict[str, Any] = handler_table(gone)
         raised = []

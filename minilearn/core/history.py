@@ -59,9 +59,8 @@ class History(list):
         if not isinstance(key, str):
             return super().__getitem__(key)
         if key not in self.columns:
-            raise KeyError(
-                f"no column {key!r}; there are {', '.join(self.columns) or 'no rows yet'}"
-            )
+            known = ", ".join(self.columns) or "no rows yet"
+            raise KeyError(f"no column {key!r}; there are {known}")
         return [row.get(key) for row in self]
 
     @property
@@ -148,10 +147,7 @@ def format_value(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, float):
-        return (
-            f"{value:.4g}"
-            if math.isfinite(value) and abs(value) < 1e-3 and value
-            else f"{value:.4f}"
-        )
+        small = math.isfinite(value) and abs(value) < 1e-3 and value
+        return f"{value:.4g}" if small else f"{value:.4f}"
     text = str(value)
     return text if len(text) <= 24 else text[:23] + "…"

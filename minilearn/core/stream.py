@@ -229,12 +229,9 @@ class Stream:
     def _check_length(self) -> None:
         """Say, once a fit, that the loader's length is not what it gave."""
         declared, key = n_batches(self.dl), (self.phase, id(self.dl))
-        is_shard = hasattr(self.dl, "may_be_empty")  # which ends with the shortest
-        if (
-            declared in (None, self.taken)
-            or key in self._warned
-            or (is_shard and self.taken < declared)
-        ):
+        is_shard = hasattr(self.dl, "may_be_empty")
+        ends_early = is_shard and self.taken < (declared or 0)  # with the shortest
+        if declared in (None, self.taken) or key in self._warned or ends_early:
             return
         self._warned.add(key)
         why = "what is planned by its length, a schedule say, will not fit"
@@ -251,8 +248,6 @@ class Stream:
 
 class Unshared:
     """A loader that each process runs over for itself, without the others."""
-
-    unshared = True
 
     def __init__(self, dl: Any) -> None:
         self.dl = dl

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 
 from .columns import MEMORY_LIMIT, MissingKeyError, channel_stats, is_image, load_columns
-from .loader_factory import make_loader
+from .loader_factory import Batching, make_loader
 from .pipeline import Pipeline, names_of
 from .seeded import ArrayLoader, SeededLoader
 
@@ -162,7 +162,7 @@ HOW_TO_NAME = 'Name it in splits={"train": ..., "valid": ...}'
 def hub_loaders(
     data: Mapping[str, Any],
     splits: Mapping[str, str],
-    options: Mapping[str, Mapping[str, Any]],
+    batching: Batching,
     as_tuple: bool,
     keys: Sequence[str] | None,
     normalize: bool | tuple,
@@ -174,7 +174,7 @@ def hub_loaders(
     Args:
         data: data sets by role (`train`, `valid`, ...).
         splits: their own names by role, for errors.
-        options: for each role batch_size, seed and, for training, shuffle and drop_last.
+        batching: as in `from_dd`.
         as_tuple: as in `from_dd`.
         keys: as in `from_dd`.
         normalize: as in `from_dd`.
@@ -194,13 +194,13 @@ def hub_loaders(
     if not cache and (cache is False or not plain or "collate_fn" in kwargs):
         kwargs = {"collate_fn": collate if as_tuple else collate.as_dict} | kwargs
         return {
-            role: make_loader(splits[role], ds, **options[role], **kwargs)
+            role: make_loader(splits[role], ds, batching.of(role), **kwargs)
             for role, ds in data.items()
         }, None
     if plain:
         read = partial(load_columns, keys=keys, limit=math.inf if cache else MEMORY_LIMIT)
     else:
-        read = partial(_run_transform, collate=collate, seed=options[first]["seed"], **kwargs)
+        read = partial(_run_transform, collate=collate, seed=batching.seed, **kwargs)
     distinct = {id(ds): ds for ds in data.values()}  # one split may be both valid and test
     once = {key: read(ds) for key, ds in distinct.items()}
     columns = {role: once[id(ds)] for role, ds in data.items()}
@@ -208,7 +208,7 @@ def hub_loaders(
     transforms = {key: pipeline.scale for key, pipeline in pipelines.items() if key is not None}
     loaders: dict[str, Any] = {
         role: ArrayLoader(
-            columns[role], dataset=ds, transforms=transforms, as_tuple=as_tuple, **options[role]
+            columns[role], dataset=ds, transforms=transforms, as_tuple=as_tuple, **batching.of(role)
         )
         for role, ds in data.items()
     }

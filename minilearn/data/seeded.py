@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 import torch
+from fastcore.basics import noop
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, Subset
 
@@ -224,7 +225,7 @@ class SeededLoader(EpochLoader, DataLoader):
                 _SeededBatches(self.dataset, self.collate_fn, seed),
                 batch_size=None,
                 sampler=_EpochBatches(self.batch_sampler),
-                collate_fn=_unchanged,
+                collate_fn=noop,
                 generator=torch.Generator(),
                 **{name: getattr(self, name) for name in FETCHING},
             )
@@ -280,7 +281,3 @@ def seed_cpu(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % SEED_RANGE)
     torch.default_generator.manual_seed(seed)  # not torch.manual_seed, which also seeds the GPU
-
-
-def _unchanged(batch: Sequence) -> Sequence:
-    return batch

@@ -26,9 +26,8 @@ from .update import (
     Updater,
     as_metric,
     check_name,
-    memory,
+    keeps_history,
     metrics_by_name,
-    remember,
     restore_state,
     saved_state,
 )
@@ -86,7 +85,6 @@ class MetricsCB(Callback):
             raise ValueError(f"on_nan is 'raise' or 'warn', got {on_nan!r}")
         self.on_nan, self.quiet, self.rows = on_nan, quiet, []
         self.metrics = {n: as_metric(n, m) for n, m in metrics_by_name(ms, metrics).items()}
-        self._new = {name: memory(m) for name, m in self.metrics.items()}
         self.loss = Mean()
         self.all_metrics = {**self.metrics, "loss": self.loss}
         self.parts: dict[str, Mean] = {}  # of losses that are sums of named parts
@@ -307,8 +305,6 @@ class MetricsCB(Callback):
         """Return the rows, and what the running epoch has measured so far."""
         state: dict[str, Any] = {"rows": [dict(r) for r in self.rows], "measuring": self._measuring}
         state["names"] = list(self.metrics)
-        kept = {name: memory(m, self._new[name]) for name, m in self.metrics.items()}
-        state["memory"] = {name: numbers for name, numbers in kept.items() if numbers}
         if self._measuring:
             state["metrics"] = {name: saved_state(name, m) for name, m in self.all_metrics.items()}
             state["parts"] = {name: mean.state_dict() for name, mean in self.parts.items()}
@@ -319,22 +315,16 @@ class MetricsCB(Callback):
         """Go on in this epoch, or with the next; to be called after `before_fit`."""
         self._resumed, self.rows = state, [dict(row) for row in state["rows"]]
         self.differences = differences(state, {"names": list(self.metrics)}, "metrics")
+        forget = [name for name, metric in self.metrics.items() if keeps_history(metric)]
+        self.differences += [f"metrics: {n} forgets its values before the resume" for n in forget]
         if self._measuring:
             self._resume()
-        else:
-            self._remember(state)
-
-    def _remember(self, state: dict[str, Any]) -> None:
-        for name, numbers in state["memory"].items():
-            if name in self.metrics:
-                remember(self.metrics[name], numbers)
 
     def _resume(self) -> None:
         state, self._resumed = self._resumed, None
         if state["measuring"]:
             for name in self.all_metrics.keys() & state["metrics"].keys():
                 restore_state(self.all_metrics[name], state["metrics"][name])
-            self._remember(state)
             for name, saved in state["parts"].items():
                 self._part(name).load_state_dict(saved)
             self.updater.load_state_dict(state["updater"])

@@ -21,7 +21,7 @@ from .timm_models import HUB, TIMM
 F = TypeVar("F", bound=Callable[..., nn.Module])
 
 MODELS: dict[str, Callable[..., nn.Module]] = {}
-NAMED = ("torch.nn", "minilearn.nn")  # modules whose layers arguments may name
+NAMED = ("torch.nn", "minilearn.nn.layers")  # modules whose layers arguments may name
 PLAIN = (str, int, float, bool, type(None))
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from minilearn.nn import (
+from minilearn import (
     Dropout,
     GeneralRelu,
     GlobalAvgPool,
