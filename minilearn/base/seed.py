@@ -58,7 +58,9 @@ def restore_random_states(states: RandomStates) -> None:
     random.setstate(states.python)
     torch.set_rng_state(states.torch)
     if states.numpy is not None:
-        sys.modules["numpy"].random.set_state(states.numpy)
+        import numpy
+
+        numpy.random.set_state(states.numpy)
     if states.device is None:
         return
     if torch.cuda.is_available():

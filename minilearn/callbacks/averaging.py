@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +26,6 @@ from ..core.nested import inner, make_lazy_weights, participants
 from ..core.stream import Unshared, pick_loader
 from .limits import Shortened
 
-if TYPE_CHECKING:
-    from torch.nn import Parameter
-
 
 class _Averages(Callback):
     """Keeps an average of each parameter; subclasses say how much an update weighs in it."""
@@ -39,7 +36,7 @@ class _Averages(Callback):
     def __init__(self, keep: bool) -> None:
         self.keep, self.n_averaged = keep, 0
         self._model: Any = None
-        self._params: list[Parameter] = []
+        self._params: list[nn.Parameter] = []
         self._averages: dict[str, Tensor] = {}
         self._stats: dict[str, Tensor] = {}  # buffers that go with the averages, where they differ
         self._live: Any = None  # the weights, while averages are swapped in
@@ -90,9 +87,14 @@ class _Averages(Callback):
         if self._loaded is not None:  # the resumed fit was over already
             self._follow(learn)
         if self._trains and not learn.depth:
-            if self.keep and self.n_averaged:
+            if self.n_averaged:
+                self._complete(learn)
+            if self.n_averaged and self.keep:
                 torch._foreach_copy_(*self._pairs())
             self._end()
+
+    def _complete(self, learn: Loop) -> None:
+        """Add what goes with the averages, when the fit is over."""
 
     def _follow(self, learn: Loop) -> None:
         """Begin, if this fit has not yet, and average every parameter where it is now."""
@@ -190,12 +192,12 @@ class _Averages(Callback):
             self.n_averaged, self._averages = state["n_averaged"], _copies(state["averages"])
 
 
-def _can_be_averaged(p: Parameter) -> bool:
+def _can_be_averaged(p: nn.Parameter) -> bool:
     """Return whether arithmetic works on `p`: not on the bytes of quantised weights."""
     return (p.is_floating_point() or p.is_complex()) and p.element_size() > 1
 
 
-def _as_average(p: Parameter) -> Tensor:
+def _as_average(p: nn.Parameter) -> Tensor:
     # half precision would round a thousandth of a weight away
     return p.detach().to(torch.float32 if p.dtype in HALF else p.dtype, copy=True)
 
@@ -299,32 +301,55 @@ class SWACB(_Averages):
         late = learn.steps_done - self._skipped
         return 1 / (1 + self.n_averaged) if late > 0 and late % self.every == 0 else None
 
-    def cleanup_fit(self, learn: Loop) -> None:
-        """Compute the statistics for the averages, then end the averaging."""
-        if self._loaded is not None:
-            self._follow(learn)
+    def _complete(self, learn: Loop) -> None:
+        """Compute the statistics of batch norm for the averages, where the fit ended well."""
         ended_well = isinstance(learn.error, (type(None), CancelException))
-        if self._trains and self.n_averaged and not learn.depth and ended_well:
-            self._refresh(learn)
-        super().cleanup_fit(learn)
-
-    def _refresh(self, learn: Loop) -> None:
-        if not any(map(_has_statistics, learn.model.modules())):
-            return
-        # each process runs over all the data, so that all get the same statistics
-        dl = Unshared(pick_loader(learn.dls, True))
-        if n_batches(dl) is None:  # it may have no end
-            dl = Shortened(dl, learn.steps_done)
-        cbs = [cb for cb in participants(learn) if not isinstance(cb, _Averages)]
-        cbs.append(_FreshStatistics(list(learn.plan.frozen)))
-        with self.swapped(), inner(learn, cbs, valid=dl):
-            learn.fit(1, train=False)
-            stats = _copies(learn.model.named_buffers())
-        self._stats = stats
+        if ended_well:
+            with self.swapped():
+                stats = _fresh_buffers(learn)
+            self._stats = stats  # only now: what was swapped in goes out again
 
     def __repr__(self) -> str:
         """Show when it begins."""
         return f"SWACB({self.start})"
+
+
+def precise_bn(learn: Loop, n: int | None = None) -> None:
+    """Replace the statistics of batch norm by true means over training batches.
+
+    Running statistics lag behind the weights; these are of the weights that a validation uses, with
+    averages where there are some. Each batch has equal weight.
+
+    >>> learn.on("after_epoch", precise_bn, training=True, args=(200,))
+
+    Args:
+        learn: a Learner, in a fit or not.
+        n: the number of batches, the whole training data by default.
+
+    Source: Wu & Johnson 2021, "Rethinking 'Batch' in BatchNorm" (arXiv:2105.07576); detectron2's
+        PreciseBN.
+    """
+    with _with_averages(learn):
+        fresh = _fresh_buffers(learn, n)
+    norms = [(name, m) for name, m in learn.model.named_modules() if _has_statistics(m)]
+    for name, m in norms if fresh else ():
+        for key, buffer in m.named_buffers(recurse=False):
+            buffer.copy_(fresh[f"{name}.{key}".lstrip(".")])
+
+
+def _fresh_buffers(learn: Loop, n: int | None = None) -> dict[str, Tensor]:
+    """Return the model's buffers after a run over training data, none without batch norm."""
+    if not any(map(_has_statistics, learn.model.modules())):
+        return {}
+    # each process runs over all the data, so that all get the same statistics
+    dl = Unshared(pick_loader(learn.dls, True))
+    if n is not None or n_batches(dl) is None:  # it may have no end
+        dl = Shortened(dl, n or learn.steps_done)
+    cbs = [cb for cb in participants(learn) if not isinstance(cb, _Averages)]
+    cbs.append(_FreshStatistics(list(learn.plan.frozen)))
+    with inner(learn, cbs, valid=dl):
+        learn.fit(1, train=False)
+        return _copies(learn.model.named_buffers())
 
 
 class _FreshStatistics(Callback):
@@ -378,9 +403,13 @@ def validated_state(learn: Loop) -> dict[str, Any]:
 
     That is with averages, once there are some; by the names of `fit_modules`.
     """
-    begun = [cb for cb in _averages_of(learn) if cb.n_averaged]
-    with begun[-1].swapped() if begun else nullcontext():
+    with _with_averages(learn):
         return copy.deepcopy({n: full_state(m) for n, m in fit_modules(learn).items()})
+
+
+def _with_averages(learn: Loop) -> Any:
+    begun = [cb for cb in _averages_of(learn) if cb.n_averaged]
+    return begun[-1].swapped() if begun else nullcontext()
 
 
 def restore_validated(learn: Loop, state: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Self
 from ..base.text import whole
 from ..core.callback import Callback, Handler, add_location
 from ..core.events import ACTIONS, Event, Order, check_event
-from ..core.learner import Loop
+from ..core.learner import Loop, name_of
 from ..core.state import learner_of
 
 IN_BATCH = ("batch", "predict", "loss", "backward")
@@ -136,7 +136,7 @@ class OnEvent(Callback):
                     self.remove()
             self.fn(*(() if self.takes_nothing else (learn, *self.args)))
         except Exception as e:
-            add_location(e, f"{_name(self.fn)}, on {event}", learn)
+            add_location(e, f"{name_of(self.fn)}, on {event}", learn)
             raise
 
     def _has_number(self, number: int) -> bool:
@@ -163,7 +163,7 @@ class OnEvent(Callback):
 
     def __repr__(self) -> str:
         """Show the events and the function."""
-        return f"on({', '.join(map(repr, self.events))}, {_name(self.fn)})"
+        return f"on({', '.join(map(repr, self.events))}, {name_of(self.fn)})"
 
 
 def _takes_nothing(fn: Callable[..., Any]) -> bool:
@@ -201,7 +201,7 @@ class LambdaCB(Callback):
 
     def __repr__(self) -> str:
         """Show the functions by event."""
-        return f"LambdaCB({', '.join(f'{k}={_name(fn)}' for k, fn in self.handlers.items())})"
+        return f"LambdaCB({', '.join(f'{k}={name_of(fn)}' for k, fn in self.handlers.items())})"
 
 
 class HasLearnCB(Callback):
@@ -239,7 +239,3 @@ def count(learn: Loop, event: str) -> int:
 
 def _level(event: str) -> str:
     return event.partition("_")[2]
-
-
-def _name(fn: Any) -> str:
-    return getattr(fn, "__qualname__", type(fn).__name__)

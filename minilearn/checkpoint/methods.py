@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from minilearn.base.seed import preserved_random_states
-from minilearn.core.learner import Loop
-from minilearn.core.stream import pick_loader
-from minilearn.distributed.sync import Processes
-
 from ..base.rank import rank
+from ..base.seed import preserved_random_states
 from ..base.text import write_out
+from ..core.learner import Loop
+from ..core.stream import pick_loader
 from ..distributed.barrier import connected
 from ..distributed.ddp import is_sharded
+from ..distributed.sync import Processes
 from .callback import CheckpointCB
 from .files import find, find_existing, read, write
 from .fit_state import Resume, capture, completed, load_lasting

@@ -246,8 +246,12 @@ class Stream:
         )
 
 
-class Unshared:
-    """A loader that each process runs over for itself, without the others."""
+class WrappedLoader:
+    """A loader around another one, whose length and other attributes it has.
+
+    Args:
+        dl: the other one.
+    """
 
     def __init__(self, dl: Any) -> None:
         self.dl = dl
@@ -261,9 +265,13 @@ class Unshared:
         return len(self.dl)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "dl":  # not there yet: a copy is being made
+        if name == "dl" or name.startswith("__"):  # not there yet: a copy is being made
             raise AttributeError(name)
         return getattr(self.dl, name)
+
+
+class Unshared(WrappedLoader):
+    """A loader that each process runs over for itself, without the others."""
 
 
 def _draw_quietly(batches: Iterator[Any]) -> Any:

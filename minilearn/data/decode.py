@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import io
 import math
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-
-from minilearn.base.notebook import in_notebook
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -118,7 +115,7 @@ def to_tensor(image: Image) -> Tensor:
 def in_threads(read: Callable[[int], None], n: int) -> None:
     """Call `read` for each of `n` images; PIL lets other threads run while it decodes.
 
-    Where somebody looks on, a bar appears after a second.
+    In a terminal a bar appears after a second.
     """
     from tqdm.contrib.concurrent import thread_map
 
@@ -126,9 +123,9 @@ def in_threads(read: Callable[[int], None], n: int) -> None:
         for row in range(start, min(start + CHUNK, n)):
             read(row)
 
-    unseen = not (in_notebook() or getattr(sys.stderr, "isatty", bool)())
+    # None: no bar without a terminal
     bar = {"desc": "reading images", "unit_scale": CHUNK, "delay": 1, "leave": False}
-    thread_map(read_chunk, range(0, n, CHUNK), max_workers=8, disable=unseen, **bar)
+    thread_map(read_chunk, range(0, n, CHUNK), max_workers=8, disable=None, **bar)
 
 
 def _from_16_bits(image: Image) -> Image:

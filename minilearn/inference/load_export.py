@@ -49,11 +49,7 @@ def read_metadata(folder: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"{folder} is no folder of learn.export: it has no {METADATA}")
     with _reading_metadata(folder):
         metadata = json.loads((folder / METADATA).read_text())
-        if not isinstance(metadata, dict):
-            raise ValueError(f"it is a {type(metadata).__name__}, and not an object with names")
         check_format(folder / METADATA, "export", metadata.get("format", 1))
-        if missing := [key for key in ("model", "batch", "pipeline") if key not in metadata]:
-            raise ValueError(f"it has no {', '.join(missing)}")
         if (made_by := metadata["model"]) is not None:
             arguments = dict(made_by["arguments"])
             metadata["model"] = {"name": str(made_by["name"]), "arguments": arguments}
