@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ..base.files import FORMATS, CorruptFileError
+from ..base.modes import set_mode
 from ..base.rank import rank
 from ..base.seed import random_states, restore_random_states
 from ..base.state_dict import (
@@ -74,6 +75,7 @@ def capture(learn: Loop) -> dict[str, Any]:
         "model": clean_state(learn.live_state(), learn.model) if has_weights else None,
         "loss": full_state(modules["loss"]) if "loss" in modules else None,
         "rest": rest_of(modules["model"]) if "model" in modules else None,
+        "train_mode": getattr(learn.model, "training", False),
         "optimizer": None if sharded else optimizer_state(learn.opt, modules, plan.options),
         "history": list(learn.history),
         "row": learn.row,
@@ -107,6 +109,7 @@ def completed(state: dict[str, Any]) -> dict[str, Any]:
         "batches": 0,
         "steps_before": state["steps"],
         "exact": True,
+        "train_mode": False,
     }
     missing = [part for part in parts if part not in state]
     if state["position"] == "training" and "stream" in state and state["stream"] is None:
@@ -142,9 +145,9 @@ class Resume(Callback):
     It runs after all other callbacks have prepared the fit. Inside an epoch it loads their states a
     second time, when they have prepared the epoch.
 
-    Events: before_fit, before_epoch
+    Events: before_fit, before_epoch, cleanup_fit
     Order:  STOP + 1000
-    Reads:  model, loss_func, opt, plan, cbs, dls, dl, epoch, row
+    Reads:  model, loss_func, opt, plan, cbs, dls, dl, epoch, row, error
     Writes: history, row
     """
 
@@ -194,6 +197,11 @@ class Resume(Callback):
         if state["position"] in ("training", "validation"):
             self._go_to_batch(learn)
         self._warn_of_changes(learn)
+
+    def cleanup_fit(self, learn: Loop) -> None:
+        """Leave the model in the mode of the last epoch, also where none was left to run."""
+        if self._waits and learn.error is None:
+            set_mode(learn.model, self.saved["train_mode"], learn.plan.frozen)
 
     def _go_to_batch(self, learn: Loop) -> None:
         state, plan = self.saved, learn.plan

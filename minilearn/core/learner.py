@@ -242,7 +242,8 @@ class Loop(Fitting):
             cbs += self._resume_cbs(resume, cbs)
         with self._with_callbacks(cbs, train), self.interrupts.listening():
             try:
-                kept = self.model if self.depth else None  # a nested run leaves no trace
+                # a nested run leaves no trace, and neither does a fit of no epoch
+                kept = self.model if self.depth or n_epochs == 0 else None
                 with preserved_modes(kept, fit_modules(self).get("loss")):
                     valid = self._begin(plan, train, valid, lr, reset_opt)
                     if not self.depth:

@@ -207,7 +207,7 @@ def _scaled(state: Any, factors: list[float]) -> Any:
     """Return the state of a schedule, and of its parts, with the rates scaled group by group."""
     if isinstance(state, list):
         return [_scaled(part, factors) for part in state]
-    if not isinstance(state, dict):
+    if type(state) is not dict:  # the milestones of a MultiStepLR are a Counter
         return state
     return {
         name: [rate * f for rate, f in zip(value, factors, strict=False)]

@@ -245,7 +245,7 @@ def test_stacks_of_blocks_are_unfolded_and_blocks_are_not():
         {name.split(".mix")[0].split(".norm")[0] for name in layer}
         for layer in named_layers(model, layer_groups(model))
     ] == LAYERS
-    assert [len(layer) for layer in layer_groups(resnet(1, 10))] == [3, 9, 9, 9, 2]
+    assert [len(layer) for layer in layer_groups(resnet(1, 10))] == [4, 10, 10, 10, 2]
     nested = nn.Sequential(nn.Sequential(*[Block() for _ in range(2)]), nn.Linear(3, 1))
     assert len(layer_groups(nested)) == 3
     assert len(layer_groups(linear())) == 1
