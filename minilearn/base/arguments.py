@@ -14,6 +14,9 @@ from torch.utils.data import Dataset, IterableDataset
 from .batch import DEFAULT_LOSS, describe
 from .text import did_you_mean
 
+VALID_SPLITS = ("validation", "valid", "val", "eval", "dev", "test")
+"""What the data for validation may be called; the first that there is is taken."""
+
 LOSSES = [name for name in vars(F) if name.endswith(("_loss", "entropy", "_logits", "kl_div"))]
 
 
@@ -68,8 +71,25 @@ def check_dls(dls: Any) -> None:
     elif is_module(dls) or (callable(dls) and not isinstance(dls, Iterable)):
         write = "(train_dl, valid_dl), or DataLoaders(train_dl, valid_dl)"
     else:
+        if isinstance(dls, Mapping):
+            check_names(dls)
         return
     raise TypeError(f"dls is {shown(dls)}, and holds loaders of batches: write {write}")
+
+
+def check_names(loaders: Iterable[Any]) -> None:
+    """Raise where no fit would look for a loader by its name.
+
+    Raises:
+        ValueError: names it, and the name that was probably meant.
+    """
+    known = ("train", *VALID_SPLITS)
+    for name in loaders:
+        if name not in known:
+            near = did_you_mean(str(name), known, n=1)
+            raise ValueError(
+                f"dls: no fit uses a loader {name!r}{near or ', only train and valid'}"
+            )
 
 
 def is_dataset(x: Any) -> bool:

@@ -11,7 +11,7 @@ from minilearn.core.stream import pick_loader
 from minilearn.distributed.sync import Processes
 
 from ..base.rank import rank
-from ..base.text import write_out
+from ..base.text import did_you_mean, write_out
 from ..distributed.barrier import connected
 from ..distributed.ddp import is_sharded
 from .callback import CheckpointCB
@@ -23,8 +23,12 @@ from .sharded import save_shards
 
 
 def resume_callbacks(self: Loop, resume: Any, cbs: list[Any]) -> list[Resume]:
-    """Return the callback that continues a fit from a checkpoint; none where there is no file."""
-    savers = (cb for cb in (*cbs, *self.cbs) if isinstance(cb, CheckpointCB))
+    """Return the callback that continues a fit from a checkpoint; none where there is no file.
+
+    Raises:
+        FileNotFoundError: there is no such folder, and no CheckpointCB of the fit will make it.
+    """
+    savers = [cb for cb in (*cbs, *self.cbs) if isinstance(cb, CheckpointCB)]
     checkpoints = next((cb for cb in savers if not cb.weights_only), None)
     if resume is True:
         if checkpoints is None:
@@ -32,6 +36,10 @@ def resume_callbacks(self: Loop, resume: Any, cbs: list[Any]) -> list[Resume]:
                 "resume=True looks in the folder of a CheckpointCB: add one, or name the folder"
             )
         resume = checkpoints.folder
+    folders = [cb.folder.absolute() for cb in savers]
+    if not (Path(resume).exists() or Path(resume).absolute() in folders):
+        near = did_you_mean(str(resume), map(str, {cb.folder for cb in savers}))
+        raise FileNotFoundError(f"resume={str(resume)!r}: there is no such folder or file{near}")
     processes = connected((*cbs, *self.cbs))
     found = find(Path(resume)) if processes is None else _find_together(Path(resume), processes)
     say = write_out if rank() == 0 else lambda text: None

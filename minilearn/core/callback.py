@@ -6,10 +6,12 @@ of names.
 
 from __future__ import annotations
 
+import inspect
 import re
 import warnings
 from collections.abc import Callable, Container, Iterable, Sequence
 from itertools import chain
+from types import FunctionType
 from typing import Any, ClassVar
 
 from ..base.batch import describe
@@ -41,7 +43,8 @@ class Callback(ForeignNames):
     and are found by type: `learn.find(MyCB)`.
 
     Raises:
-        TypeError: at the class statement, where a method looks like an event but is none.
+        TypeError: at the class statement, where a method looks like an event but is none, or does
+            not take the Learner.
     """
 
     order: int = Order.DEFAULT
@@ -57,6 +60,7 @@ class Callback(ForeignNames):
         for name in {*vars(cls), *chain.from_iterable(theirs)}:  # own ones, and those of mixins
             if is_meant_as_event(name) and callable(getattr(cls, name)):
                 check_event(name, f"{cls.__name__}.")
+                check_takes_learn(cls, name)
 
     def companions(self, learn: Any) -> Sequence[Any]:
         """Return callbacks that come into a fit with this one, and leave with it."""
@@ -78,6 +82,20 @@ class Callback(ForeignNames):
     def __repr__(self) -> str:
         """Show the class; subclasses add their settings."""
         return f"{type(self).__name__}()"
+
+
+def check_takes_learn(cls: type, name: str) -> None:
+    """Raise where the method `name` does not take what an event passes.
+
+    Raises:
+        TypeError: says what to write.
+    """
+    method = inspect.getattr_static(cls, name)
+    if isinstance(method, FunctionType):
+        try:
+            inspect.signature(method).bind(None, None)
+        except TypeError as e:
+            raise TypeError(f"{cls.__name__}.{name}: {e}; write {name}(self, learn)") from e
 
 
 BARE: dict[str, Any] = {

@@ -74,7 +74,7 @@ class Fitting(Dispatch):
         plan.train_dl = pick_loader(self.dls, True)
         plan.n_batches = n_batches(plan.train_dl) if train else None
         plan.frozen, plan.lr_seen = self.plan.frozen, self.plan.lr_seen
-        self.plan, plan.lr = plan, lr
+        self.plan, plan.lr, plan.valid = plan, lr, valid
         self.iter = self.batch = self.preds = self.loss = self.loss_parts = None
         self.history, self.row = History(), {}
         self._resolve()

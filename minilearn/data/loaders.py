@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from minilearn.base.arguments import VALID_SPLITS, check_names
 from minilearn.base.batch import n_batches
 from minilearn.base.text import whole
 
@@ -34,7 +35,8 @@ class DataLoaders:
         train: for training.
         valid: for validation.
         test: for later; a fit does not read it.
-        named: further validation loaders by name.
+        named: further validation loaders by name. Without `valid`, one that is called "val", "dev"
+            or the like is `valid`.
 
     Attributes:
         splits: the data set's own names of `train`, `valid` and `test`, after `from_dd`.
@@ -43,6 +45,9 @@ class DataLoaders:
         std: likewise.
         pipeline: prepares an item, after `from_dd` of plain data and `image_dls`; or set by you.
         logs: the errors of files that could not be read, after `image_dls`.
+
+    Raises:
+        ValueError: there are further validation loaders, and no first one.
     """
 
     mean: Tensor | None = None
@@ -53,6 +58,10 @@ class DataLoaders:
     def __init__(
         self, train: Any = None, valid: Any = None, test: Any = None, **named: Any
     ) -> None:
+        if valid is None and named:
+            check_names(named)
+            name = next(name for name in VALID_SPLITS if name in named)
+            valid = named.pop(name)
         self.train, self.valid, self.test, self.named = train, valid, test, named
         self.splits: dict[str, str] = {}
 

@@ -29,7 +29,7 @@ class WandbCB(LoggerCB):
     Events: before_fit, before_round, before_step, after_batch, after_round, cleanup_fit
     Order:  REPORT
     Reads:  scratch, opt, training, steps_done, loss, loss_parts, loss_func, epoch, history, levels,
-            error, valid_name
+            error
     Writes:
     Syncs: once in `every` updates
     """
@@ -81,7 +81,7 @@ class MLflowCB(LoggerCB):
     Events: before_fit, before_round, before_step, after_batch, after_round, cleanup_fit
     Order:  REPORT
     Reads:  scratch, opt, training, steps_done, loss, loss_parts, loss_func, epoch, history, levels,
-            error, valid_name
+            error
     Writes:
     Syncs: once in `every` updates
     """

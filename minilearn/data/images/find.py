@@ -16,9 +16,9 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from minilearn.base.arguments import VALID_SPLITS
 from minilearn.base.text import few
 
-from ..hf_datasets import VALID_SPLITS
 from .archives import is_archive, open_archive, read_member, webdataset_labels
 from .hf_images import from_hub, is_saved, load_hub
 from .listing import SUFFIXES, Columns, Items, default_split, read_file

@@ -11,10 +11,11 @@ from typing import Any, Literal
 
 import torch
 
+from minilearn.base.arguments import VALID_SPLITS
 from minilearn.base.batch import default_device
 from minilearn.base.text import few, whole
 
-from ..hf_datasets import VALID_SPLITS, choose_splits
+from ..hf_datasets import choose_splits
 from ..loaders import DataLoaders
 from ..pipeline import Pipeline
 from .errors import ErrorPolicy
