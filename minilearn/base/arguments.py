@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -68,6 +70,8 @@ def check_dls(dls: Any) -> None:
     elif any(map(is_dataset, parts)):
         is_dict = isinstance(dls, Mapping) and hasattr(dls, "column_names")
         write = f"DataLoaders.{'from_dd(data' if is_dict else 'from_dsets(train_ds, valid_ds'}, 64)"
+    elif any(inspect.isgeneratorfunction(part) for part in parts):
+        write = "a list of batches, or an object whose __iter__ begins anew in each epoch"
     elif is_module(dls) or (callable(dls) and not isinstance(dls, Iterable)):
         write = "(train_dl, valid_dl), or DataLoaders(train_dl, valid_dl)"
     else:
@@ -130,6 +134,7 @@ def check_lr(lr: Any) -> None:
 
     Raises:
         TypeError: it is something else, such as text or an argument of another place.
+        ValueError: it is not finite.
     """
     if isinstance(lr, str):
         write = f"a number, lr={lr}" if lr[:1].isdigit() else "a number, such as lr=1e-3"
@@ -138,6 +143,8 @@ def check_lr(lr: Any) -> None:
     elif not isinstance(lr, bool) and (
         lr is None or isinstance(lr, slice) or hasattr(lr, "__float__")
     ):
+        if hasattr(lr, "__float__") and not math.isfinite(lr):
+            raise ValueError(f"lr is {lr}: write a finite number, such as lr=1e-3")
         return
     else:
         write = "a number, such as lr=1e-3; callbacks go to cbs="

@@ -91,6 +91,9 @@ NAMES = {
         "lr, max_lr": "`lr_max` of `fit_one_cycle`, `base_lr` of `fine_tune`",
         "wd, moms": '`opt_func=optimizer("adamw", wd=…, betas=…)`',
         "splitter": "`opt_func=optimizer(…, splitter=…)`",
+        "vocab, c, classes": "`dls.pipeline.classes`, and its length",
+        "valid_pct": "`image_dls(…, valid=0.2)`",
+        "item_tfms, batch_tfms": "`image_dls(…, size=…, tfms=…)`, and `AugmentCB` among `cbs`",
         "bs": "an argument of the loaders, `DataLoaders.from_dsets(…, bs=64)`",
         "start_epoch": "`resume=True`, with a `CheckpointCB`",
         "cnn_learner, vision_learner": "`Learner(create_model(…), dls, F.cross_entropy)`",
@@ -149,7 +152,7 @@ NAMES = {
         "loss, loss_fn, criterion": "`loss_func`",
         "learning_rate": "`lr`",
         "callbacks": "`cbs`",
-        "batch_size": "an argument of the loaders",
+        "batch_size": "an argument of the loaders, `DataLoaders.from_dsets(…, bs=64)`",
         "validation_data": "`dls=(train_dl, valid_dl)`",
         "validation_split": "`image_dls(…)`, or `dls=(train_dl, valid_dl)`",
         "validation_freq": "`valid_every=k`",
@@ -216,6 +219,19 @@ class ForeignNames:
                 if e.name == name and e.obj is self:
                     e.args = (f"{e}{hint(name)}",)
                 raise
+
+
+class Refused:
+    """A name from elsewhere as an attribute: who sets it would wait in vain, so that raises."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, obj: Any, owner: type | None = None) -> Any:
+        raise AttributeError(f"no attribute {self.name!r}", name=self.name, obj=obj)
+
+    def __set__(self, obj: Any, value: Any) -> None:
+        raise AttributeError(f"nothing reads {self.name!r}{hint(self.name)}")
 
 
 def known_keywords(*more: str) -> Callable[[F], F]:

@@ -275,6 +275,17 @@ def owner_name(method: Callable) -> str:
     )
 
 
+ADVICE = {
+    "more than 1 value per channel": "A batch norm cannot train on one sample: drop_last=True "
+    "leaves such a batch out",
+    "channels, but got": "The model is made for another number of channels than the batch has",
+    "is out of bounds": "Are there more classes than outputs of the model? Targets are 0 to K - 1",
+    "expected scalar type Long": "Targets of classes are of type int64: targets.long()",
+    "same dtype": "The model and its inputs differ in type: inputs.float(), or model.float()",
+}
+"""What to do about errors of torch, by a part of their text."""
+
+
 def add_location(error: BaseException, where: str, learn: Any) -> None:
     """Say on `error` where it happened, once, without touching anything else of it."""
     if not isinstance(error, Exception) or isinstance(error, CancelException):
@@ -287,6 +298,5 @@ def add_location(error: BaseException, where: str, learn: Any) -> None:
         note += f", epoch {learn.epoch}, batch {learn.iter} ({phase})"
         if learn.batch is not None:
             note += f", batch shapes {describe(learn.batch)}"
-    if "more than 1 value per channel" in str(error):
-        note += ". A batch norm cannot train on one sample: drop_last=True leaves such a batch out"
+    note += next((f". {advice}" for said, advice in ADVICE.items() if said in str(error)), "")
     error.add_note(note)

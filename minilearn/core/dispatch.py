@@ -316,9 +316,6 @@ def _choose(action: str, candidates: list[Owner]) -> Owner:
         )
     if specific:
         return specific[0]
-    kinds = [type(o.who) for o in candidates]
-    if twice := next((kind for kind in kinds if kinds.count(kind) > 1), None):
-        raise ActionConflictError(f"{twice.__name__} stands twice in cbs: remove one of them.")
     given = [o for o in candidates if o.settings]
     if any(o.settings != given[0].settings for o in given):
         raise ActionConflictError(

@@ -216,7 +216,8 @@ class Loop(Fitting):
                 normally with `learn.interrupted` set.
 
         Raises:
-            MissingActionError, ActionConflictError: an action has no owner or several.
+            MissingActionError: an action has no owner.
+            ActionConflictError: it has several, which are not all TrainCBs with equal settings.
             TypeError: an argument is of a wrong type, or unknown; names the one that was meant.
             ValueError: a loader is missing or empty, or an argument does not make sense.
         """

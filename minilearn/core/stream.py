@@ -45,13 +45,18 @@ def _is_loader(dls: Any) -> bool:
     return type(first) is tuple and any(isinstance(x, Tensor) for x in first)
 
 
-def check_loader(dl: Any, training: bool) -> None:
-    """Raise where `dl` cannot give a batch.
+def check_loader(dl: Any, training: bool, dls: Any = None) -> None:
+    """Raise where `dl`, of `dls`, cannot give a batch.
 
     Raises:
         ValueError: there is no loader, or it has no batches; says why.
     """
     phase = "training" if training else "validation"
+    if dl is None and getattr(dls, "test", None) is not None:
+        raise ValueError(
+            f"there is no {phase} loader, dls.test alone: images have classes where they are in "
+            "class folders, or labels= says them"
+        )
     if dl is None:
         raise ValueError(
             f"there is no {phase} loader: give the Learner dls=DataLoaders(train, valid)"
@@ -71,6 +76,8 @@ def no_batches(dl: Any, phase: str) -> str:
             known.append(f"{name}={getattr(dl, name)}")
     small = samples and getattr(dl, "drop_last", False)
     advice = "lower batch_size or set drop_last=False" if small else "check its data"
+    if isinstance(dl, Iterator):
+        advice = "it is used up: give a list, or an object whose __iter__ begins anew"
     return f"the {phase} loader has no batches ({', '.join(known) or type(dl).__name__}): {advice}"
 
 

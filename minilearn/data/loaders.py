@@ -12,6 +12,7 @@ from torch import Tensor
 
 from minilearn.base.arguments import VALID_SPLITS, check_names
 from minilearn.base.batch import n_batches
+from minilearn.base.foreign_names import ForeignNames, known_keywords
 from minilearn.base.text import whole
 
 from .columns import MissingKeyError
@@ -28,7 +29,7 @@ log = logging.getLogger(__name__)
 NUMBERS = "biufc"  # kinds of numpy's types
 
 
-class DataLoaders:
+class DataLoaders(ForeignNames):
     """The loaders of a Learner: any iterables of batches, each of which may be missing.
 
     Args:
@@ -148,6 +149,7 @@ class DataLoaders:
         return cls(*get_dls(train, valid, bs, **kwargs), get_dls(train, test, bs, **kwargs)[1])
 
     @classmethod
+    @known_keywords("bs_valid", "drop_last")
     def from_arrays(
         cls,
         x: Any,
@@ -182,6 +184,9 @@ class DataLoaders:
             TypeError: an array holds something else than numbers; names the columns of a table.
             ValueError: the arrays differ in length, or a part would be empty.
         """
+        if any(isinstance(a, int) for a in more):
+            raise TypeError(f"from_arrays takes arrays by position: write bs={more[-1]}")
+        bs = whole("bs", bs, of="items")
         arrays = [_as_tensor(a) for a in (x, y, *more) if a is not None]
         if x_valid is not None:
             given = [_as_tensor(a) for a in (x_valid, y_valid) if a is not None]

@@ -45,7 +45,7 @@ def metrics_by_name(ms: tuple, metrics: dict[str, Any]) -> dict[str, Any]:
         inner = getattr(m, "func", m)  # of a partial
         name = first = getattr(inner, "__name__", type(inner).__name__)
         if name == "<lambda>":
-            raise ValueError("a lambda names no column: write MetricsCB(my_name=lambda …)")
+            raise ValueError("a lambda names no column: write metrics={'my_name': lambda …}")
         number = 1
         while name in found or name in metrics:
             name, number = f"{first}_{number + 1}", number + 1

@@ -274,8 +274,3 @@ def test_an_owner_that_hides_its_signature_is_called_as_any_other():
         F.mse_loss(theirs(x), y).backward()
         opt.step()
     assert_same_weights(ours, theirs)
-
-
-def test_two_callbacks_of_one_class_that_answer_the_same_action_are_an_error():
-    with pytest.raises(ActionConflictError, match="TrainCB stands twice in cbs"):
-        learner([TrainCB(), TrainCB()]).fit(1)

@@ -13,6 +13,7 @@ import torch
 
 from minilearn.base.arguments import VALID_SPLITS
 from minilearn.base.batch import default_device
+from minilearn.base.foreign_names import known_keywords
 from minilearn.base.text import few, whole
 
 from ..hf_datasets import choose_splits
@@ -36,6 +37,7 @@ ROLES = ("train", "valid", "test")
 log = logging.getLogger(__name__)
 
 
+@known_keywords()
 def image_dls(
     source: Any,
     bs: int = 64,
