@@ -197,6 +197,15 @@ STUMBLES = {
     "dls.pipeline = Pipeline(classes=['a', 'b']); Interpretation.from_learner(learn)": "2 classes",
     "dls.pipeline = Pipeline(classes=[*'abc']); learn.fit(1); learn.infer(x[0])": None,
 }
+STUMBLES |= {
+    "Learner(model, dls, 'cross_entropy')": r"write F\.cross_entropy$",
+    "Learner(model, dls, learn.loss_func, metrics='accuracy')": "without quotes, an object$",
+    "assert 'adamw' in repr(Learner(model, dls, None, opt_func='adamw'))": None,
+    "assert 'loss: None' in repr(Learner(model, dls, None))": None,
+    "try:\n  learn.fit(1); learn.history['val_loss']\nexcept KeyError as e:\n  raise ValueError(e)": (
+        "did you mean 'valid_loss'"
+    ),
+}
 HABITS = {
     "stumbles": STUMBLES,
     "fastai": FASTAI,

@@ -107,7 +107,8 @@ def check_loss(loss_func: Any) -> None:
     """Check that `loss_func` can be called with predictions and targets."""
     if isinstance(loss_func, str):
         near = did_you_mean(loss_func, LOSSES, n=1, cutoff=0.4)
-        write = f"a function such as F.cross_entropy{near}"
+        known = loss_func in LOSSES
+        write = f"F.{loss_func}" if known else f"a function such as F.cross_entropy{near}"
     elif isinstance(loss_func, type) and issubclass(loss_func, Optimizer):
         write = f"opt_func={loss_func.__name__}"
     elif is_module(loss_func) and isinstance(loss_func, type):

@@ -313,8 +313,8 @@ class Loop(Fitting):
 
 
 def name_of(x: Any) -> str:
-    """Return the name of a function, a partial of one, or of a class."""
+    """Return the name of a function, a partial of one, of a class, or a name itself."""
     if isinstance(x, partial):
         keywords = ", ".join(f"{k}={v!r}" for k, v in x.keywords.items())
         return f"{name_of(x.func)}({keywords})" if keywords else name_of(x.func)
-    return getattr(x, "__name__", type(x).__name__)
+    return str(x) if x is None or type(x) is str else getattr(x, "__name__", type(x).__name__)

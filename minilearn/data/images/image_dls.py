@@ -176,6 +176,12 @@ def image_dls(
             part = f"{len(rows[1]):,} images" if by_user else f"{valid:.0%}"
             roles["valid"] = f"{part} of {roles['train']}"
         dls = builder.from_items(parts, classes, normalize, memory_gb * 1e9)
+    if sep is None and classes is None and len(dls.pipeline.classes or "ab") == 1:
+        warnings.warn(
+            f"all images are of one class, {dls.pipeline.classes[0]!r}: is the folder of another "
+            "class empty or missing?",
+            stacklevel=3,
+        )
     dls.splits = roles
     log.info("%r", dls)
     return dls
