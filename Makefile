@@ -13,8 +13,9 @@ VENV     := .venv
 BIN      := $(VENV)/bin
 STAMP    := $(VENV)/.installed
 TOOLS    := $(VENV)/.extra-dev
+FLOORS   := .venv-floors
 
-.PHONY: help train train-2 test test-vision torture coverage mutants check types lines lint bench nbs docs ui clean
+.PHONY: help train train-2 test test-vision floors torture coverage mutants check types lines lint bench nbs docs ui clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r target text; do printf '%-11s %s\n' "$$target" "$$text"; done
@@ -65,6 +66,13 @@ test-vision: ## timm and torchvision, by hand: .venv-vision with both is made wh
 	@.venv-vision/bin/python -c "import timm, torchvision, minilearn, pytest" 2>/dev/null || .venv-vision/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -e ".[vision]" pytest pytest-timeout hypothesis
 	@.venv-vision/bin/python -m pytest tests/vision $(ARGS)
 
+floors: ## the quick tests with the lowest versions that settings.ini allows, in .venv-floors
+	@test -x $(FLOORS)/bin/python || $(PYTHON) -m venv $(FLOORS)
+	@$(FLOORS)/bin/python scripts/floors.py > $(FLOORS)/floors.txt
+	@$(FLOORS)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c $(FLOORS)/floors.txt -e ".[onnx,processes]" \
+		tensorboard wandb scikit-learn torchmetrics pytest pytest-timeout pytest-xdist hypothesis build nbclient nbformat ipykernel
+	@$(FLOORS)/bin/python -m pytest -n 2 -m "not slow" $(ARGS)
+
 lint: $(TOOLS) ## ruff: rules and format
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -75,8 +83,8 @@ nbs: $(TOOLS) ## run every notebook; an error in a cell fails
 docs: $(TOOLS) $(VENV)/.extra-docs ## build the reference site into site/; a dead link or a missing docstring fails
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-ui: $(TOOLS) $(VENV)/.extra-ui ## check a fit in JupyterLab with a browser; screenshots go to build/screenshots/
-	@$(BIN)/python -m pytest tests/progress/test_notebook_ui.py $(ARGS)
+ui: $(TOOLS) $(VENV)/.extra-docs $(VENV)/.extra-ui ## check the site, and a fit in JupyterLab, with a browser; screenshots go to build/screenshots/
+	@$(BIN)/python -m pytest tests/progress/test_notebook_ui.py tests/test_site_in_browser.py $(ARGS)
 
 bench: $(TOOLS) ## run every benchmark; each prints its figures
 	@for file in $$(grep -ls __main__ benchmarks/*.py); do echo "$$file"; $(BIN)/python "$$file" || exit 1; done

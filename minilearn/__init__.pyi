@@ -7,6 +7,7 @@ first used.
 import torch
 
 from .base.batch import default_device, map_batch, to_cpu, to_device
+from .base.notebook import clean_ipython_hist, clean_mem, clean_tb
 from .base.plotting import get_grid, plot_func, show_image, show_images, subplots
 from .base.seed import set_seed
 from .callbacks.averaging import EMACB, SWACB
@@ -49,18 +50,16 @@ from .data import (
     image_dls,
     inplace,
 )
-from .data.decode import read_image
 from .data.pipeline import Pipeline
 from .distributed.accelerate import AccelerateCB
-from .inference.capture import CapturePreds
 from .inference.items import Prediction
-from .inference.predict import Results
+from .inference.predict import CapturePreds, Results
 from .insight.activations import ActivationStats, append_stats, get_hist, get_min
 from .insight.gradient_stats import GradientStats
 from .insight.hooks import Hook, Hooks, HooksCallback
 from .insight.interpret import Interpretation
 from .insight.lr_finder import LRFinderCB
-from .insight.timing import ProfilerCB, TimerCB
+from .insight.timing import TimerCB
 from .learner import Learner, MomentumLearner, TrainLearner, fit, load_learner
 from .loggers.base import LoggerCB, log_values
 from .loggers.files import CSVLoggerCB, JSONLLoggerCB, TensorBoardCB
@@ -72,29 +71,11 @@ from .loggers.trackers import MLflowCB, WandbCB
 from .metrics.callback import MetricsCB
 from .metrics.functions import accuracy, accuracy_multi, mae, mse, rmse, skm
 from .metrics.mean import averaged
-from .nn import (
-    Dropout,
-    GeneralRelu,
-    GlobalAvgPool,
-    RandCopy,
-    RandErase,
-    RandomCrop,
-    RandomFlip,
-    ResBlock,
-    act_gr,
-    cnn_layers,
-    conv,
-    create_model,
-    get_model,
-    init_weights,
-    list_models,
-    lsuv,
-    lsuv_init,
-    rand_copy,
-    rand_erase,
-    register_model,
-    resnet,
-)
+from .nn.augment import RandCopy, RandErase, RandomCrop, RandomFlip, rand_copy, rand_erase
+from .nn.init import init_weights, lsuv, lsuv_init
+from .nn.layers import Dropout, GeneralRelu, GlobalAvgPool, ResBlock, act_gr, cnn_layers, conv
+from .nn.models import get_model, resnet
+from .nn.registry import create_model, list_models, register_model
 from .optim.lookahead import lookahead
 from .optim.optimizer import optimizer, param_groups
 from .optim.sched_callbacks import (
@@ -175,7 +156,6 @@ __all__ = [
     "Pipeline",
     "PlateauCB",
     "Prediction",
-    "ProfilerCB",
     "ProgressCB",
     "RandCopy",
     "RandErase",
@@ -200,6 +180,9 @@ __all__ = [
     "act_gr",
     "append_stats",
     "averaged",
+    "clean_ipython_hist",
+    "clean_mem",
+    "clean_tb",
     "cnn_layers",
     "collate_dict",
     "constant",
@@ -233,7 +216,6 @@ __all__ = [
     "plot_sched",
     "rand_copy",
     "rand_erase",
-    "read_image",
     "register_level",
     "register_model",
     "resnet",

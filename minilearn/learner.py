@@ -64,6 +64,9 @@ __all__ = ["Learner", "MomentumLearner", "TrainLearner", "fit", "load_learner"]
 class Learner(Loop):
     """A model, data, a loss and an optimizer factory, and the loop that trains them.
 
+    >>> learn = Learner(model, dls, F.cross_entropy, 1e-2, opt_func="adamw", metrics=accuracy)
+    >>> learn.fit(2)
+
     Args:
         model: an `nn.Module`, or any callable.
         dls: a `DataLoaders`, or a tuple or dict of a training and a validation loader; a loader is
@@ -167,6 +170,9 @@ def load_learner(path: str | Path, device: Any = None, *, trust: bool = False) -
     A model that a registered function makes is loaded without running any code of the folder, and
     nothing is unpickled.
 
+    >>> folder = learn.export("cats")
+    >>> learn = load_learner(folder)
+
     Args:
         path: the folder; or the file of a whole Learner that `torch.save` wrote.
         device: where to predict; by default the best there is, wherever the model was trained.
@@ -198,6 +204,9 @@ def fit(
 ) -> tuple[float, float]:
     """Train a classifier with a ready optimizer, without a Learner of your own.
 
+    >>> opt = optim.SGD(model.parameters(), lr=0.1)
+    >>> loss, acc = fit(1, model, F.cross_entropy, opt, dls.train, dls.valid)
+
     Args:
         epochs: full passes over the training data.
         model: gives logits, shape (B, K).
@@ -225,6 +234,8 @@ class TrainLearner(Learner):
 
     Override an action to change the training; a callback that answers one (mixed precision, say)
     wins over these defaults.
+
+    >>> TrainLearner(model, dls, F.cross_entropy, lr=0.1).fit(1)
     """
 
     @action
@@ -256,6 +267,9 @@ class MomentumLearner(TrainLearner):
 
     It carries gradients from batch to batch, so it goes with no accumulation and no gradient
     scaler.
+
+    >>> learn = MomentumLearner(model, dls, F.cross_entropy, lr=0.1, mom=0.9)
+    >>> learn.fit(1)
 
     Args:
         mom: the fraction of the gradient that is carried on, 0 to 1.

@@ -43,6 +43,7 @@ from minilearn import (
     CSVLoggerCB,
     DeviceCB,
     EarlyStopCB,
+    GlobalAvgPool,
     GradAccumCB,
     JSONLLoggerCB,
     Learner,
@@ -59,7 +60,6 @@ from minilearn import (
     conv,
     warmup,
 )
-from minilearn.nn import GlobalAvgPool
 
 MEASURED = ("rss_mb", "files", "threads", "processes", "learners", "hooks", "objects")
 STOPS = [CancelBatchException, CancelEpochException, CancelFitException, RuntimeError, None]

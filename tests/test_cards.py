@@ -98,7 +98,6 @@ MADE = {
     "JSONLLoggerCB": lambda cls: cls(f"{FILES.name}/rows.jsonl", every=2),
     "LogCB": lambda cls: cls(every=2),
     "MLflowCB": _mlflow,
-    "ProfilerCB": lambda cls: cls((1, 2), FILES.name),
     "RunCB": lambda cls: cls(FILES.name),
     "TensorBoardCB": _tensorboard,
     "WandbCB": _wandb,

@@ -242,3 +242,10 @@ def test_the_page_about_stopping_does_what_it_says(tmp_path, monkeypatch, capsys
     exec(resume, again)
     whole["learn"].fit(10)
     assert_same_weights(again["learn"].model, whole["learn"].model)
+
+
+def test_the_html_of_an_output_closes_all_that_it_opens():
+    pytest.importorskip("bs4", reason="needs the docs extra: make docs")
+    text = site.closed("<table><tr><td>1</td></tr></table><p>\n<img src='a.png'>")
+    assert text.startswith("<div class='output'><table>") and text.endswith("</p></div>")
+    assert text.count("<p>") == text.count("</p>") == text.count("<img") == 1

@@ -17,7 +17,8 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parent.parent
 SHIPPED = ("settings.ini", "setup.py", "pyproject.toml", "MANIFEST.in", "constraints.txt")
-SHIPPED += ("LICENSE", "README.md", "CHANGELOG.md", "Makefile", "minilearn", "tests")
+SHIPPED += ("LICENSE", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "mkdocs.yml")
+SHIPPED += (".ci", "benchmarks", "docs", "examples", "minilearn", "nbs", "scripts", "tests")
 
 settings = ConfigParser(delimiters=["="], interpolation=None)
 settings.read(ROOT / "settings.ini", encoding="utf-8")
@@ -29,6 +30,7 @@ def requirements(text: str) -> list[Requirement]:
 
 REQUIRED = requirements(settings["project"]["requirements"])
 EXTRAS = {name: requirements(text) for name, text in settings["extras"].items()}
+INFO = f"minilearn-{settings['project']['version']}.dist-info"
 ALL = REQUIRED + sum(EXTRAS.values(), [])
 
 
@@ -59,6 +61,15 @@ def test_setup_repeats_no_value_of_the_settings():
 @pytest.mark.parametrize("requirement", ALL, ids=str)
 def test_requirements_are_floors(requirement):
     assert [spec.operator for spec in requirement.specifier] == [">="]
+
+
+def test_the_floors_are_installed_as_the_settings_have_them():
+    command = [sys.executable, ROOT / "scripts" / "floors.py"]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    users = REQUIRED + EXTRAS["onnx"] + EXTRAS["processes"] + EXTRAS["loggers"]
+    assert out.split() == sorted({f"{r.name}=={next(iter(r.specifier)).version}" for r in users})
+    assert "scripts/floors.py > $(FLOORS)/floors.txt" in MAKEFILE
+    assert "-c $(FLOORS)/floors.txt" in MAKEFILE
 
 
 def pins() -> dict[str, str]:
@@ -155,36 +166,58 @@ def built(tmp_path_factory):
     return sdist, wheel
 
 
-def package_files() -> set[str]:
-    """Everything that lies below minilearn/, which is what a user must get."""
-    files = (path for path in (ROOT / "minilearn").rglob("*") if path.is_file())
-    return {str(f.relative_to(ROOT)) for f in files if "__pycache__" not in f.parts}
+def files_below(folder: str) -> set[str]:
+    """The files in a folder of the project, without what Python and Jupyter leave there."""
+    files = (path for path in (ROOT / folder).rglob("*") if path.is_file())
+    left = {"__pycache__", ".ipynb_checkpoints"}
+    return {str(f.relative_to(ROOT)) for f in files if not left & set(f.parts)}
 
 
 @pytest.mark.slow
 def test_the_wheel_holds_the_whole_package_and_no_more(built):
     names = set(zipfile.ZipFile(built[1]).namelist())
     code = {name for name in names if ".dist-info/" not in name}
-    assert code == package_files()
+    assert code == files_below("minilearn")
     assert "minilearn/py.typed" in code
     assert any(name.startswith("minilearn/data/sample/") for name in code)
 
 
 @pytest.mark.slow
-def test_the_sdist_holds_what_a_build_and_a_reader_need(built):
+def test_the_sdist_holds_what_builds_tests_and_readers_need(built):
     with tarfile.open(built[0]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert names >= {name for name in SHIPPED if (ROOT / name).is_file()} | package_files()
+    wanted = [{name} if (ROOT / name).is_file() else files_below(name) for name in SHIPPED]
+    assert set().union(*wanted) - names == set()
+    assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
+
+
+def tracked() -> list[str]:
+    command = ["git", "-C", ROOT, "ls-files"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
+
+
+@pytest.mark.skipif(not tracked(), reason="this is no clone")
+def test_everything_in_the_repository_is_shipped():
+    at_the_top = {name.partition("/")[0] for name in tracked()}
+    assert at_the_top - {".gitignore"} == set(SHIPPED)
+
+
+@pytest.mark.slow
+def test_the_description_needs_no_file_beside_it(built):
+    """On an index page a relative link is dead, and a relative picture is missing."""
+    about = zipfile.ZipFile(built[1]).read(f"{INFO}/METADATA").decode()
+    text = about.partition("\n\n")[2]
+    assert "pip install" in text and "fit_one_cycle" in text
+    assert [target for target in re.findall(r"\]\(([^)\s]+)", text) if ":" not in target] == []
 
 
 @pytest.mark.slow
 def test_the_wheel_says_what_the_settings_say(built):
     archive = zipfile.ZipFile(built[1])
-    info = f"minilearn-{settings['project']['version']}.dist-info"
-    about = archive.read(f"{info}/METADATA").decode()
-    scripts = archive.read(f"{info}/entry_points.txt").decode()
+    about = archive.read(f"{INFO}/METADATA").decode()
+    scripts = archive.read(f"{INFO}/entry_points.txt").decode()
     assert f"Requires-Python: >={settings['project']['python']}" in about
     assert f"License: {settings['project']['license']}" in about
     assert about.count("Requires-Dist:") == len(ALL)
     assert settings["project"]["console_scripts"].strip() in scripts
-    assert f"{info}/licenses/LICENSE" in archive.namelist()
+    assert f"{INFO}/licenses/LICENSE" in archive.namelist()

@@ -1,7 +1,7 @@
 """The public names: sorted, documented, annotated, there with `from minilearn import Learner`."""
 
 import ast
-import importlib
+import importlib.util
 import inspect
 import pickle
 import re
@@ -28,6 +28,32 @@ def test_names_are_sorted_and_once():
 def test_every_name_is_there():
     assert [name for name in NAMES if not hasattr(minilearn, name)] == []
     assert [name for name in minilearn.all.__all__ if not hasattr(minilearn.all, name)] == []
+
+
+# torchvision's, which is not always installed
+VISION = """
+    ImageReadMode decode_gif decode_image decode_jpeg decode_png decode_webp encode_jpeg encode_png
+    read_file read_image read_video read_video_timestamps write_file write_jpeg write_png
+    write_video InterpolationMode adjust_brightness adjust_contrast adjust_gamma adjust_hue
+    adjust_saturation adjust_sharpness affine autocontrast center_crop convert_image_dtype crop
+    elastic_transform equalize erase five_crop gaussian_blur get_dimensions
+    get_image_num_channels get_image_size hflip invert normalize pad perspective pil_to_tensor
+    posterize resize resized_crop rgb_to_grayscale rotate solarize ten_crop to_grayscale
+    to_pil_image to_tensor vflip
+""".split()
+KNOWN = ["torch", "torch.nn", "torch.nn.functional", "torch.optim", "fastcore.all"]
+
+
+@pytest.mark.parametrize("module", [*KNOWN, "torchvision.io", "torchvision.transforms.functional"])
+def test_the_star_import_gives_no_well_known_name_another_meaning(module):
+    if module in KNOWN:
+        theirs = vars(importlib.import_module(module))
+    else:
+        theirs = dict.fromkeys(VISION)
+        if importlib.util.find_spec("torchvision"):
+            theirs |= vars(importlib.import_module(module))
+    ours = {name: getattr(minilearn.all, name) for name in minilearn.all.__all__}
+    assert [name for name in ours.keys() & theirs.keys() if ours[name] is not theirs[name]] == []
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -154,6 +180,12 @@ def test_each_method_is_the_function_of_its_module():
     for n in listed:
         module = importlib.import_module(f"minilearn.{run[n.value.value.id]}")
         assert getattr(Learner, n.targets[0].id) is getattr(module, n.value.attr)
+
+
+def test_no_declaration_hides_the_signature_of_a_method_from_type_checkers():
+    """Pyright takes what a base class declares for the type of what a subclass assigns."""
+    declared = {n for c in Learner.__mro__[1:] for n in getattr(c, "__annotations__", {})}
+    assert [n for n in vars(Learner) if n in declared and not n.startswith("_")] == []
 
 
 def check_pickles(owner):

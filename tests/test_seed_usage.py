@@ -7,9 +7,11 @@ torchvision's.
 import math
 import sys
 import types
+import weakref
 
 import numpy as np
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 import minilearn.all
 from minilearn.all import *  # noqa: F403
@@ -282,3 +284,78 @@ def test_a_callback_that_keeps_the_learner_lets_it_go(dls):
     learn = TrainLearner(minilearn.all.get_model(), dls, F.cross_entropy)
     learn.fit(1, cbs=[cb, SingleBatchCB()])
     assert cb.seen is learn and cb.learn is None
+
+
+def test_a_subclass_of_the_progress_bar_draws_what_it_wants(dls):
+    class Preview(ProgressCB):
+        def after_batch(self, learn):
+            learn.dl.comment = f"{learn.loss:.3f}"
+            if not (hasattr(learn, "metrics") and learn.training):
+                return
+            self.losses.append(learn.loss.item())
+            if not hasattr(self.mbar, "drawn"):
+                self.mbar.drawn = 0
+            self.mbar.drawn += 1
+
+    bar = Preview()
+    learn = TrainLearner(minilearn.all.get_model(), dls, F.cross_entropy, cbs=[MetricsCB(), bar])
+    for _ in range(2):
+        learn.fit(1)
+        assert len(bar.losses) == bar.mbar.drawn == len(dls.train)
+        assert bar.val_losses == []
+
+
+def test_metrics_with_a_log_of_their_own_are_told_each_row(dls):
+    told = []
+
+    class TrackerCB(MetricsCB):
+        def _log(self, d):
+            told.append({("train_" if d["train"] == "train" else "val_") + "loss": d["loss"]})
+
+    learn = TrainLearner(minilearn.all.get_model(), dls, F.cross_entropy)
+    learn.fit(1, cbs=[TrackerCB(), ProgressCB(plot=True)])
+    assert [list(d) for d in told] == [["train_loss"], ["val_loss"]]
+
+
+def test_a_model_is_in_eval_after_a_fit_with_a_validation_so_that_one_sample_works(dls):
+    model = minilearn.all.get_model(norm=nn.BatchNorm2d)
+    learn = TrainLearner(model, dls, F.cross_entropy, cbs=DeviceCB())
+    learn.fit(1)
+    stats = model[0][1].running_mean.clone()
+    assert model(dls.train.dataset[0]["image"][None]).shape == (1, 10)
+    assert torch.equal(model[0][1].running_mean, stats)
+
+
+def test_a_residual_block_starts_as_zero_by_its_weights_and_biases():
+    block = minilearn.all.ResBlock(8, 3, norm=nn.BatchNorm2d)
+    with torch.no_grad():
+        for layer in (block.convs[-1][-1], block.idconv[0]):
+            layer.weight.zero_()
+            layer.bias.zero_()
+    assert torch.equal(block(torch.randn(2, 8, 4, 4)), block.act(torch.zeros(2, 3, 4, 4)))
+    assert sum(p.numel() for p in block.parameters()) == 342  # the course's
+
+
+def test_clean_mem_frees_what_the_last_error_and_the_outputs_hold():
+    class Big:
+        pass
+
+    def fails(big):
+        raise ValueError
+
+    shell = InteractiveShell.instance()
+    try:
+        big = Big()
+        held = weakref.ref(big)
+        try:
+            fails(big)
+        except ValueError as e:
+            sys.last_type, sys.last_value, sys.last_traceback = type(e), e, e.__traceback__
+        shell.user_ns["big"] = big
+        shell.run_cell("big", store_history=True)
+        del shell.user_ns["big"], big
+        assert held() is not None
+        minilearn.all.clean_mem()
+        assert held() is None and not hasattr(sys, "last_traceback")
+    finally:
+        InteractiveShell.clear_instance()

@@ -161,11 +161,21 @@ class Before:
 
     def assert_nothing_left(self):
         """No hook, temporary callback, gradient, bound action, mode or running level remains."""
+        assert [m.training for m in self.learn.model.modules()] == self.modes
+        self._assert_nothing_but_a_mode()
+
+    def assert_fit_left_nothing(self):
+        """The same after a fit, which leaves the mode of its last epoch, and what is frozen."""
+        now, was = self.learn.model.training, self.modes[0]
+        expected = [now and (mode or not was) for mode in self.modes]
+        assert [m.training for m in self.learn.model.modules()] == expected
+        self._assert_nothing_but_a_mode()
+
+    def _assert_nothing_but_a_mode(self):
         learn = self.learn
         assert learn.cbs is self.list
         assert len(learn.cbs) == len(self.cbs)
         assert all(a is b for a, b in zip(learn.cbs, self.cbs, strict=True))
-        assert [m.training for m in learn.model.modules()] == self.modes
         assert self._hooks() == self.hooks
         assert all(p.grad is None for p in learn.model.parameters())
         assert not set(ACTIONS) & set(vars(learn))

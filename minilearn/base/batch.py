@@ -30,6 +30,9 @@ def map_batch(f: Callable[[Any], Any], batch: Any) -> Any:
     strings, numbers and None are returned as the same objects. Objects that have a method `to` (a
     `PackedSequence`, a `BatchEncoding`) go to `f` too.
 
+    >>> map_batch(lambda t: t * 2, {"x": tensor(1), "name": "a"})
+    {'x': tensor(2), 'name': 'a'}
+
     Args:
         f: takes a tensor (or an object with `to`) and returns what stands in its place.
         batch: any nest of Mapping, list, deque, tuple, named tuple and dataclass.
@@ -39,9 +42,7 @@ def map_batch(f: Callable[[Any], Any], batch: Any) -> Any:
     walk = partial(map_batch, f)
     if isinstance(batch, Mapping):
         return _like_mapping(batch, {key: walk(value) for key, value in batch.items()})
-    if isinstance(batch, tuple) and hasattr(
-        batch, "to"
-    ):  # PackedSequence is a named tuple with rules
+    if isinstance(batch, tuple) and hasattr(batch, "to"):  # PackedSequence, which has rules
         return f(batch)
     if isinstance(batch, SEQUENCES):
         return _like_sequence(batch, [walk(value) for value in batch])
@@ -199,7 +200,7 @@ def describe(batch: Any, depth: int = 3) -> str:
     """Say in a short line what `batch` is made of: containers, shapes, types.
 
     >>> describe({"x": torch.zeros(2, 3), "ids": [1, 2]})
-    "dict(x=Tensor[2, 3], ids=list(int, int))"
+    'dict(x=Tensor[2, 3], ids=list(int, int))'
     """
     if isinstance(batch, Tensor):
         kind = "" if batch.dtype == torch.float32 else f" {str(batch.dtype).removeprefix('torch.')}"
@@ -222,6 +223,8 @@ def default_device() -> torch.device:
 
     The environment variable `MINILEARN_DEVICE` wins; else CUDA (the process's own under torchrun),
     MPS, CPU.
+
+    >>> model = model.to(default_device())
     """
     if name := os.environ.get("MINILEARN_DEVICE"):
         return torch.device(name)
@@ -232,6 +235,8 @@ def default_device() -> torch.device:
 
 def to_device(batch: Any, device: torch.device | str | None = None) -> Any:
     """Return `batch` with every tensor on `device`; copies from pinned memory do not block.
+
+    >>> batch = to_device({"x": xb}, "cpu")
 
     Args:
         batch: any structure, see `map_batch`.
@@ -249,13 +254,17 @@ def to_device(batch: Any, device: torch.device | str | None = None) -> Any:
 
 
 def to_cpu(batch: Any) -> Any:
-    """Return `batch` detached and on the CPU, half precision as float32, ready for numpy."""
+    """Return `batch` detached and on the CPU, half precision as float32, ready for numpy.
+
+    >>> to_cpu((torch.ones(1, dtype=torch.float16), "a"))
+    (tensor([1.]), 'a')
+    """
 
     def move(x: Any) -> Any:
         if not isinstance(x, Tensor):
             return x.to("cpu")
         x = x.detach().cpu()
-        return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        return x.float() if x.dtype in HALF else x
 
     return map_batch(move, batch)
 

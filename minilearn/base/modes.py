@@ -12,8 +12,23 @@ from torch import nn
 
 
 def frozen_modules(model: Any) -> list[nn.Module]:
-    """Return the modules that the user froze: in eval, inside a model that is in train mode."""
-    return eval_modules(model) if getattr(model, "training", False) else []
+    """Return the modules that the user froze: in eval, inside a model that is in train mode.
+
+    In a model that a fit left in eval, these are the ones that were frozen in that fit.
+    """
+    if getattr(model, "training", False):
+        return eval_modules(model)
+    return [m for m in eval_modules(model) if vars(m).get("_was_frozen", False)]
+
+
+def begin_in_train_mode(model: Any) -> None:
+    """Put `model` into train mode but for frozen modules, and mark these for the fits to come."""
+    frozen = frozen_modules(model)
+    set_mode(model, True, frozen)
+    for module in _modules(model):
+        vars(module).pop("_was_frozen", None)
+    for module in frozen:
+        vars(module)["_was_frozen"] = True
 
 
 def eval_modules(model: Any) -> list[nn.Module]:
@@ -89,9 +104,8 @@ def preserved_modes(*models: Any) -> Iterator[None]:
         yield
     finally:
         for model, module, training, was_held in modes:
-            module.training = (
-                training if held(module) == was_held else model.training and not held(module)
-            )
+            changed = held(module) != was_held
+            module.training = model.training and not held(module) if changed else training
 
 
 def _modules(model: Any) -> list[nn.Module]:

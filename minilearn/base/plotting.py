@@ -53,6 +53,8 @@ def show_image(
 ) -> Axes:
     """Show one image on `ax`, or on a new figure.
 
+    >>> show_image(xb[0], title="a shirt")
+
     Args:
         im: a PIL image, or a tensor, array or nested list of shape (H, W), (C, H, W) or (H, W, C)
             with 1, 3 or 4 channels. Where both ends could be the channels, tensors have them
@@ -91,6 +93,8 @@ def subplots(
 ) -> tuple[Figure, np.ndarray]:
     """Make a figure for images of `imsize` inches.
 
+    >>> fig, axes = subplots(2, 2)
+
     Args:
         nrows: number of rows.
         ncols: number of columns.
@@ -127,6 +131,8 @@ def get_grid(
 ) -> tuple[Figure, np.ndarray]:
     """Make a figure with a grid of at least `n` axes; those beyond `n` are blank.
 
+    >>> fig, axes = get_grid(6)
+
     Args:
         n: number of axes that will be used.
         nrows: number of rows; by default from `ncols`, or the root of `n`, rounded down.
@@ -162,6 +168,8 @@ def show_images(
 ) -> np.ndarray:
     """Show images in a grid, all of them.
 
+    >>> show_images(xb[:4], titles=yb[:4])
+
     Args:
         ims: images as in `show_image`, for example a batch of shape (B, C, H, W).
         nrows: as in `get_grid`.
@@ -196,6 +204,8 @@ def plot_func(
     ax: Axes | None = None,
 ) -> Axes:
     """Plot y = f(x) with its axes and a grid, such as an activation function.
+
+    >>> plot_func(GeneralRelu(leak=0.1, sub=0.4))
 
     Args:
         f: takes and returns a tensor of shape (steps,).

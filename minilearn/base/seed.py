@@ -26,6 +26,8 @@ class RandomStates(NamedTuple):
 def set_seed(seed: int, deterministic: bool = False) -> None:
     """Seed Python, numpy and torch on every device.
 
+    >>> set_seed(42)
+
     Args:
         seed: any non-negative integer.
         deterministic: also make cuDNN deterministic for the rest of the process; `DeterministicCB`
@@ -56,7 +58,9 @@ def restore_random_states(states: RandomStates) -> None:
     random.setstate(states.python)
     torch.set_rng_state(states.torch)
     if states.numpy is not None:
-        sys.modules["numpy"].random.set_state(states.numpy)
+        import numpy
+
+        numpy.random.set_state(states.numpy)
     if states.device is None:
         return
     if torch.cuda.is_available():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +26,6 @@ from ..core.nested import inner, make_lazy_weights, participants
 from ..core.stream import Unshared, pick_loader
 from .limits import Shortened
 
-if TYPE_CHECKING:
-    from torch.nn import Parameter
-
 
 class _Averages(Callback):
     """Keeps an average of each parameter; subclasses say how much an update weighs in it."""
@@ -39,7 +36,7 @@ class _Averages(Callback):
     def __init__(self, keep: bool) -> None:
         self.keep, self.n_averaged = keep, 0
         self._model: Any = None
-        self._params: list[Parameter] = []
+        self._params: list[nn.Parameter] = []
         self._averages: dict[str, Tensor] = {}
         self._stats: dict[str, Tensor] = {}  # buffers that go with the averages, where they differ
         self._live: Any = None  # the weights, while averages are swapped in
@@ -90,9 +87,14 @@ class _Averages(Callback):
         if self._loaded is not None:  # the resumed fit was over already
             self._follow(learn)
         if self._trains and not learn.depth:
-            if self.keep and self.n_averaged:
+            if self.n_averaged:
+                self._complete(learn)
+            if self.n_averaged and self.keep:
                 torch._foreach_copy_(*self._pairs())
             self._end()
+
+    def _complete(self, learn: Loop) -> None:
+        """Add what goes with the averages, when the fit is over."""
 
     def _follow(self, learn: Loop) -> None:
         """Begin, if this fit has not yet, and average every parameter where it is now."""
@@ -141,8 +143,10 @@ class _Averages(Callback):
     def swapped(self) -> Iterator[None]:
         """Put the averages into the model for a `with` block, if there are any yet.
 
-        >>> with learn.find(EMACB).swapped():
-        ...     export(learn.model)
+        >>> ema = learn.add_cb(EMACB())
+        >>> learn.fit(1)
+        >>> with ema.swapped():
+        ...     torch.save(learn.model, "averaged.pt")
         """
         if self._live is not None or not self.n_averaged:
             yield
@@ -188,12 +192,12 @@ class _Averages(Callback):
             self.n_averaged, self._averages = state["n_averaged"], _copies(state["averages"])
 
 
-def _can_be_averaged(p: Parameter) -> bool:
+def _can_be_averaged(p: nn.Parameter) -> bool:
     """Return whether arithmetic works on `p`: not on the bytes of quantised weights."""
     return (p.is_floating_point() or p.is_complex()) and p.element_size() > 1
 
 
-def _as_average(p: Parameter) -> Tensor:
+def _as_average(p: nn.Parameter) -> Tensor:
     # half precision would round a thousandth of a weight away
     return p.detach().to(torch.float32 if p.dtype in HALF else p.dtype, copy=True)
 
@@ -209,6 +213,8 @@ class EMACB(_Averages):
     weights at the start of the fit; buffers are the model's own. The averages are in the model in
     every validation of the fit, whose row of the history says so in the column `weights`, and in
     `learn.validate` and `learn.get_preds`; training never sees them.
+
+    >>> learn.fit(3, cbs=EMACB(0.99))
 
     Args:
         decay: how much of the average is kept at each update, from 0 to below 1.
@@ -253,6 +259,8 @@ class SWACB(_Averages):
     training data (transformed as for a validation) computes the statistics of batch norm for the
     averages, each batch with equal weight. After an error or Ctrl-C there is no such run.
 
+    >>> learn.fit(4, cbs=SWACB(start=0.5))
+
     Args:
         start: when to begin: a fraction of the fit's updates (0.75), or a number of them (1000).
         every: average the weights of every so many updates.
@@ -293,17 +301,10 @@ class SWACB(_Averages):
         late = learn.steps_done - self._skipped
         return 1 / (1 + self.n_averaged) if late > 0 and late % self.every == 0 else None
 
-    def cleanup_fit(self, learn: Loop) -> None:
-        """Compute the statistics for the averages, then end the averaging."""
-        if self._loaded is not None:
-            self._follow(learn)
+    def _complete(self, learn: Loop) -> None:
+        """Compute the statistics of batch norm for the averages, where the fit ended well."""
         ended_well = isinstance(learn.error, (type(None), CancelException))
-        if self._trains and self.n_averaged and not learn.depth and ended_well:
-            self._refresh(learn)
-        super().cleanup_fit(learn)
-
-    def _refresh(self, learn: Loop) -> None:
-        if not any(map(_has_statistics, learn.model.modules())):
+        if not (ended_well and any(map(_has_statistics, learn.model.modules()))):
             return
         # each process runs over all the data, so that all get the same statistics
         dl = Unshared(pick_loader(learn.dls, True))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from typing import Any
 
 import torch
@@ -13,19 +11,19 @@ from ..core.callback import Callback
 from ..core.events import Order
 from ..core.learner import Loop
 
-COMPILERS = ("c++", "g++", "clang++", "cl")
-
 
 class CompileCB(Callback):
     """Compile the model for a fit with torch.compile; the object and its weights' names stay.
+
+    >>> learn.fit(3, cbs=CompileCB(dynamic=True))  # doctest: +SKIP
 
     Args:
         keywords: passed on to `torch.compile`, such as `mode="max-autotune"` or `dynamic=True`.
 
     Raises:
-        RuntimeError: the model runs on the CPU and there is no C++ compiler.
+        TypeError: the model is no `nn.Module`.
 
-    Events: before_fit, before_epoch, cleanup_fit
+    Events: before_fit, cleanup_fit
     Order:  PLACE + 1
     Reads:  model
     Writes:
@@ -54,26 +52,9 @@ class CompileCB(Callback):
             lambda *args, **kwargs: run(*args, **kwargs), **self.keywords
         )
 
-    def before_epoch(self, learn: Loop) -> None:
-        """Check that there is a compiler for a model on the CPU, before minutes of compiling."""
-        on_cpu = all(p.device.type == "cpu" for p in learn.model.parameters())
-        by_inductor = self.keywords.get("backend", "inductor") == "inductor"
-        if on_cpu and by_inductor and not has_compiler():
-            raise RuntimeError(
-                "torch.compile needs a C++ compiler for the CPU, and none of "
-                f"{', '.join(COMPILERS)} is there. Install one (Debian: apt install g++), name it "
-                "in CXX, or leave CompileCB out."
-            )
-
     def cleanup_fit(self, learn: Loop) -> None:
         """Let the model run uncompiled again."""
         if hasattr(self, "_before"):
             learn.model._compiled_call_impl = self._before
             self._guards.__exit__(None, None, None)
             del self._before, self._guards
-
-
-def has_compiler() -> bool:
-    """Return whether a C++ compiler can be found as torch does: `CXX`, or one of the usual."""
-    named = os.environ.get("CXX")
-    return any(shutil.which(name) for name in ([named] if named else COMPILERS))

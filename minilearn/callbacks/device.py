@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -15,10 +14,13 @@ from ..base.state_dict import fit_modules
 from ..core.callback import Callback, attribute
 from ..core.events import Order
 from ..core.learner import Loop
+from ..core.stream import WrappedLoader
 
 
 class DeviceCB(Callback):
     """Move the model, a loss module and the optimizer's state when a fit begins, and every batch.
+
+    >>> Learner(model, dls, F.cross_entropy, cbs=[TrainCB(), DeviceCB("cpu")])
 
     Args:
         device: where to, such as "cuda:1"; `default_device()` when it is not given.
@@ -73,7 +75,7 @@ def _follow_parameters(opt: object) -> None:
                 state[name] = value.to(p.device)
 
 
-class Prefetched:
+class Prefetched(WrappedLoader):
     """A loader that copies its next batch to a CUDA device while this one is used.
 
     Args:
@@ -82,7 +84,8 @@ class Prefetched:
     """
 
     def __init__(self, dl: Any, device: torch.device) -> None:
-        self.dl, self.device = dl, device
+        super().__init__(dl)
+        self.device = device
 
     def __iter__(self) -> Iterator[Any]:
         """Yield batches on the device, one copy ahead."""
@@ -102,14 +105,6 @@ class Prefetched:
             ahead = fetch()
             yield batch
 
-    def __len__(self) -> int:
-        return len(self.dl)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self.dl, name)
-
 
 class DeterministicCB(Callback):
     """Let torch use only operations that give the same bits each time, during a fit.
@@ -118,15 +113,18 @@ class DeterministicCB(Callback):
     raise. All settings are put back when the fit is over, however it ended. This sets no seed;
     `set_seed` does.
 
+    >>> learn.fit(1, cbs=DeterministicCB())
+
     Args:
         warn_only: warn about such operations instead; None keeps what was set before.
 
     Raises:
-        RuntimeError: cuBLAS was not set to be deterministic when the process began.
+        RuntimeError: torch raises it for an operation that cannot be deterministic; on CUDA for
+            matrix products, too, unless CUBLAS_WORKSPACE_CONFIG was set when the process began.
 
-    Events: before_fit, before_epoch, cleanup_fit
+    Events: before_fit, cleanup_fit
     Order:  PLACE
-    Reads:  model
+    Reads:
     Writes:
 
     Source: https://docs.pytorch.org/docs/stable/notes/randomness.html
@@ -143,18 +141,6 @@ class DeterministicCB(Callback):
         warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
         self._before = enabled, warn_only, cudnn.deterministic, cudnn.benchmark
         _set_determinism(True, warn_only if self.warn_only is None else self.warn_only, True, False)
-
-    def before_epoch(self, learn: Loop) -> None:
-        """Check the setting of cuBLAS, once the model is on its device."""
-        on_cuda = any(p.is_cuda for p in getattr(learn.model, "parameters", tuple)())
-        workspace = os.environ.get("CUBLAS_WORKSPACE_CONFIG")
-        warns = torch.is_deterministic_algorithms_warn_only_enabled()
-        if on_cuda and not warns and workspace not in (":4096:8", ":16:8"):
-            raise RuntimeError(
-                "matrix products on CUDA are deterministic only with CUBLAS_WORKSPACE_CONFIG set "
-                f"to ':4096:8' or ':16:8' before the process starts; it is {workspace!r}. Set it, "
-                "or use DeterministicCB(warn_only=True)."
-            )
 
     def cleanup_fit(self, learn: Loop) -> None:
         """Put the settings back."""
@@ -177,6 +163,8 @@ class ChannelsLastCB(Callback):
 
     Shapes and results stay; convolutions are faster on GPUs with tensor cores and on many CPUs. At
     the end of the fit the weights lie as they did before.
+
+    >>> learn.fit(1, cbs=ChannelsLastCB())
 
     Events: before_fit, before_batch, cleanup_fit
     Order:  PLACE

@@ -20,6 +20,8 @@ class EarlyStopCB(Callback):
     The fit ends with the `patience`-th validation in a row that was not better than the best so
     far. Values that are not finite are not better; a round without a validation does not count.
 
+    >>> learn.fit(20, cbs=EarlyStopCB("accuracy", "max", restore_best=True))
+
     Args:
         monitor: the column, such as "valid_loss" or "accuracy".
         mode: "min" or "max"; "min" where the name ends in "loss".
@@ -140,6 +142,8 @@ class EarlyStopCB(Callback):
 
 class TimeLimitCB(Callback):
     """End the fit when its time is up: the training epoch ends, its validation still runs.
+
+    >>> learn.fit(10, cbs=TimeLimitCB(minutes=30))
 
     Args:
         minutes: from the start of the fit.

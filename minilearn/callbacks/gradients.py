@@ -62,6 +62,8 @@ class GradAccumCB(Callback):
     If a cancel of the round or the fit, or an error, comes first, their gradients are dropped with
     a warning. A callback that answers `backward` must begin at `learn.loss`.
 
+    >>> learn.fit(1, cbs=GradAccumCB(4))  # an update for every four batches
+
     Args:
         n: batches for an update.
 
@@ -238,6 +240,8 @@ class NonFiniteCB(Callback):
 
     A skipped update does not count: no schedule, average or counter moves.
 
+    >>> learn.fit(1, cbs=NonFiniteCB(max_skips=3))
+
     Args:
         on_nonfinite: "skip" with a warning, "raise", or "stop" to end the fit.
         max_skips: so many skips in a row raise.
@@ -316,6 +320,8 @@ class NonFiniteCB(Callback):
 
 class ClipGradCB(NonFiniteCB):
     """Clip the gradients once an update, and skip updates whose gradients are not finite.
+
+    >>> learn.fit(1, cbs=ClipGradCB(1.0))
 
     Args:
         max_norm: the largest norm of all gradients together.

@@ -13,7 +13,8 @@ from typing import Any, Self
 from ..base.text import whole
 from ..core.callback import Callback, Handler, add_location
 from ..core.events import ACTIONS, Event, Order, check_event
-from ..core.learner import Loop
+from ..core.learner import Loop, name_of
+from ..core.state import learner_of
 
 IN_BATCH = ("batch", "predict", "loss", "backward")
 COUNTED = (*IN_BATCH, "step", "epoch", "round")
@@ -71,7 +72,7 @@ def on(  # noqa: D417
     options: Any = dict(every=every, once=once, before=before, after=after, when=when)
     options |= dict(training=training, args=args, order=order)
     if fn is None:
-        return lambda fn: self.on(*names, fn=fn, **options)
+        return lambda fn: learner_of(self).on(*names, fn=fn, **options)
     handle = OnEvent(self, names, fn, **options)
     self.add_cb(handle)
     handle.active = True  # only now: `add_cb` calls the events of levels that run already
@@ -135,7 +136,7 @@ class OnEvent(Callback):
                     self.remove()
             self.fn(*(() if self.takes_nothing else (learn, *self.args)))
         except Exception as e:
-            add_location(e, f"{_name(self.fn)}, on {event}", learn)
+            add_location(e, f"{name_of(self.fn)}, on {event}", learn)
             raise
 
     def _has_number(self, number: int) -> bool:
@@ -162,7 +163,7 @@ class OnEvent(Callback):
 
     def __repr__(self) -> str:
         """Show the events and the function."""
-        return f"on({', '.join(map(repr, self.events))}, {_name(self.fn)})"
+        return f"on({', '.join(map(repr, self.events))}, {name_of(self.fn)})"
 
 
 def _takes_nothing(fn: Callable[..., Any]) -> bool:
@@ -200,11 +201,15 @@ class LambdaCB(Callback):
 
     def __repr__(self) -> str:
         """Show the functions by event."""
-        return f"LambdaCB({', '.join(f'{k}={_name(fn)}' for k, fn in self.handlers.items())})"
+        return f"LambdaCB({', '.join(f'{k}={name_of(fn)}' for k, fn in self.handlers.items())})"
 
 
 class HasLearnCB(Callback):
     """Keeps the Learner as `self.learn` while a fit runs, for methods that handle no event.
+
+    >>> class Last(HasLearnCB):
+    ...     def loss(self):
+    ...         return float(self.learn.loss)
 
     Events: before_fit, cleanup_fit
     Order:  DEFAULT
@@ -234,7 +239,3 @@ def count(learn: Loop, event: str) -> int:
 
 def _level(event: str) -> str:
     return event.partition("_")[2]
-
-
-def _name(fn: Any) -> str:
-    return getattr(fn, "__qualname__", type(fn).__name__)

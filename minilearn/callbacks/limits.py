@@ -13,10 +13,13 @@ from ..base.text import whole
 from ..core.callback import Callback
 from ..core.events import Order
 from ..core.learner import Loop
+from ..core.stream import WrappedLoader
 
 
 class LimitBatchesCB(Callback):
     """Run only the first batches of each epoch and validation. Schedules follow.
+
+    >>> learn.fit(1, cbs=LimitBatchesCB(train=0.1, valid=5))
 
     Args:
         train: how many batches of a training epoch, or which fraction: 10 are ten batches, 0.1 is a
@@ -56,11 +59,12 @@ class LimitBatchesCB(Callback):
         return f"LimitBatchesCB(train={self.limits[True]}, valid={self.limits[False]})"
 
 
-class Shortened:
-    """The first `n` batches of a loader; all other attributes are the loader's."""
+class Shortened(WrappedLoader):
+    """The first `n` batches of a loader."""
 
     def __init__(self, dl: Any, n: int) -> None:
-        self.dl, self.shortened_to = dl, n
+        super().__init__(dl)
+        self.shortened_to = n
 
     def __len__(self) -> int:
         """Return the number of batches; of a loader without a length, the most there can be."""
@@ -77,22 +81,11 @@ class Shortened:
                 close()
             raise
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "dl":  # not there yet: a copy is being made
-            raise AttributeError(name)
-        return getattr(self.dl, name)
-
 
 def _checked(name: str, limit: Any) -> Any:
     if limit is None or (isinstance(limit, float) and 0 < limit <= 1):
         return limit
-    try:
-        return whole(name, limit)
-    except ValueError:
-        raise ValueError(
-            f"{name} is a number of batches (1, 2, ...) or a fraction (0.1, 1.0); got {limit!r}. "
-            "To leave training or validation out use fit(train=False) or fit(valid=False)."
-        ) from None
+    return whole(name, limit, of=f"batches (or a fraction, 0.1; for none use fit({name}=False))")
 
 
 def _how_many(limit: int | float, length: int | None, phase: str) -> int:
@@ -108,6 +101,8 @@ class OverfitCB(Callback):
 
     They are the first batches of the training loader, drawn when the first fit begins and kept for
     later fits.
+
+    >>> learn.fit(10, cbs=OverfitCB(1))
 
     Args:
         n: how many batches.

@@ -94,6 +94,8 @@ class MixUpCB(Callback):
     The loss of a mixed sample is the weighted sum of its losses with both targets, whatever the
     loss function; training metrics get the target with the larger weight.
 
+    >>> learn.fit(1, cbs=MixUpCB(0.2))
+
     Args:
         alpha: of the Beta distribution of the weights: small values mix little.
 
@@ -157,6 +159,8 @@ class CutMixCB(MixUpCB):
     """Train on images with a rectangle of another one; else as `MixUpCB`.
 
     Each sample has a rectangle of its own. Its weight is the fraction of its pixels that is left.
+
+    >>> learn.fit(1, cbs=CutMixCB())
 
     Args:
         alpha: of the Beta distribution of the weights, before edges cut the rectangles.

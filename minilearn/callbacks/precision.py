@@ -24,6 +24,8 @@ class MixedPrecision(TrainCB):
     Weights, gradients and metrics stay in float32. It works beside a TrainCB, on a TrainLearner or
     alone. With "fp16" it makes a `ScaledPrecision`.
 
+    >>> learn.fit(1, cbs=MixedPrecision("bf16"))
+
     Args:
         dtype: "bf16" or "fp16".
         device: the type of device, such as "cuda"; by default where the model is.
@@ -77,6 +79,8 @@ class ScaledPrecision(MixedPrecision, NonFiniteCB):
 
     An update whose gradients overflow is skipped and does not count; the scale is then halved, and
     doubled after 2000 updates without. Fits keep it. 30 overflows in a row raise.
+
+    >>> learn.fit(1, cbs=ScaledPrecision("fp16"))
 
     Args:
         dtype: "fp16".
@@ -164,6 +168,9 @@ class ClosureCB(TrainCB):
 
     The optimizer's first evaluation of a batch is the loop's own, whose loss is reported; the
     others call the actions again, without events.
+
+    >>> learn = Learner(model, dls, F.cross_entropy, 1, ClosureCB(), optim.LBFGS)
+    >>> learn.fit(1)
 
     Args:
         n_inp: as in TrainCB, like the other arguments.

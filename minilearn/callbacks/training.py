@@ -29,6 +29,8 @@ class TrainCB(Callback):
     brings its loss: it returns a scalar, a dict of losses (added up; each part is a column of the
     history), `(preds, loss)`, or an object with `loss` and `logits`.
 
+    >>> Learner(model, dls, F.cross_entropy, cbs=[TrainCB(), MetricsCB(accuracy)]).fit(1)
+
     Args:
         n_inp: how many items of a tuple batch are inputs; 1 when it is not given.
         inputs: keys of a dict batch for the model, one or several; a dict maps the model's keywords
@@ -234,6 +236,8 @@ def _names(names: Any) -> Any:
 
 class SingleBatchCB(Callback):
     """End the fit after its first batch, be it for training or validation.
+
+    >>> learn.fit(1, cbs=SingleBatchCB())
 
     Events: after_batch
     Order:  STOP

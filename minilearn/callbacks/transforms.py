@@ -113,6 +113,6 @@ def tfm_batch(
 ) -> tuple[Any, ...]:
     """Return the batch with `tfm_x` applied to its first item and `tfm_y` to its second.
 
-    >>> BatchTransformCB(partial(tfm_batch, tfm_x=normalize))
+    >>> BatchTransformCB(partial(tfm_batch, tfm_x=lambda x: x / 255))
     """
     return tfm_x(b[0]), *map(tfm_y, b[1:2]), *b[2:]  # data to predict for have no second

@@ -12,17 +12,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from minilearn.base.state_dict import fit_modules, keep, loss_parameters
-from minilearn.base.text import few, whole
-from minilearn.core.callback import Callback
-from minilearn.core.events import Order
-from minilearn.core.plan import parse_every
+from typing import Any
 
 from ..base.rank import rank
+from ..base.state_dict import fit_modules, keep, loss_parameters
+from ..base.text import few, whole
 from ..callbacks.monitor import Monitor
-from ..core.events import CancelBatchException, CancelException, CancelFitException
+from ..core.callback import Callback
+from ..core.events import CancelBatchException, CancelException, CancelFitException, Order
+from ..core.learner import Loop
+from ..core.plan import parse_every
 from ..distributed.barrier import Requests, processes_of
 from ..distributed.ddp import is_sharded
 from .files import SUFFIX, Background, holds_run, is_checkpoint, newest_first, remove, write
@@ -32,9 +31,6 @@ from .sharded import save_shards
 from .signals import Signals
 from .weights import SAFE, save
 
-if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
-
 
 class CheckpointCB(Callback, Requests):
     """Save checkpoints into a folder; `fit(..., resume=True)` goes on from the newest, to the bit.
@@ -42,6 +38,9 @@ class CheckpointCB(Callback, Requests):
     A checkpoint is taken after a round or between two updates. It is copied to the CPU, and written
     while the training goes on. After a signal the program finishes the current update, saves, and
     ends with its usual exit status; a second signal ends it at once.
+
+    >>> learn.fit(3, cbs=CheckpointCB("runs/a", every=(10, "minutes")))
+    >>> learn.fit(5, cbs=CheckpointCB("runs/a"), resume=True)  # two more, in a new process too
 
     Args:
         folder: where to save; made where it is missing. A file's name has the epoch, the number of
@@ -266,15 +265,14 @@ class CheckpointCB(Callback, Requests):
         self.files = [f for f in self.files if f[0] not in old]
         if self.weights_only:
             save(learn, self._where / name)
-            self._remove([] if rank() else old)
         elif sharded:
             save_shards(learn, capture(learn), self._where / name, overwrite)
-            self._remove([] if rank() else old)
         else:
-            task = partial(
-                self._write, capture(learn), self.files[-1], old, overwrite, time.time_ns()
-            )
+            file, taken = self.files[-1], time.time_ns()
+            task = partial(self._write, capture(learn), file, old, overwrite, taken)
             self._writer.run(task) if self.background else task()
+            return
+        self._remove(old)
 
     def _write(
         self, state: dict[str, Any], file: list, old: list[str], overwrite: bool, taken: int
@@ -293,7 +291,8 @@ class CheckpointCB(Callback, Requests):
 
     def _remove(self, old: list[str]) -> None:
         for name in old:
-            if not Path(name).is_absolute():  # in the folder that a resume came from
+            # an absolute one is in the folder that a resume came from
+            if not (rank() or Path(name).is_absolute()):
                 remove(self._where / name)
 
     def _name(self, learn: Loop, value: float | None) -> str:
@@ -330,17 +329,15 @@ class CheckpointCB(Callback, Requests):
         waiting = any(cb._where == self._where and name in dict(cb.files) for cb in others)
         return waiting or (self._where / name).exists()
 
-    def _ranked(self) -> list[list[Any]]:
+    def _ranked(self, *more: list[Any]) -> list[list[Any]]:
         """Return the files with a value, the best first, and of equal ones the older first."""
-        return sorted((f for f in self.files if f[1] is not None), key=lambda f: self._sign * f[1])
-
-    @property
-    def _sign(self) -> int:
-        return -1 if self.monitor is not None and self.monitor.mode == "max" else 1
+        known = [f for f in (*self.files, *more) if f[1] is not None]
+        is_max = self.monitor is not None and self.monitor.mode == "max"
+        return sorted(known, key=lambda f: f[1], reverse=is_max)
 
     def _is_among_best(self, value: float) -> bool:
-        ahead = sum(self._sign * f[1] <= self._sign * value for f in self._ranked())
-        return self.keep is None or ahead < self.keep
+        new = [None, value]
+        return new in self._ranked(new)[: self.keep]
 
     def _to_delete(self) -> list[str]:
         if self.keep is None:
@@ -376,7 +373,7 @@ class CheckpointCB(Callback, Requests):
             here = self.folder / name
             if here.is_file() if self.weights_only else holds_run(here, self.run):
                 self.files.append([name, value])
-            elif is_checkpoint(other) and not _same_folder(other.parent, self.folder):
+            elif is_checkpoint(other) and other.resolve() != here.resolve():
                 self.files.append([os.fspath(other), value])
         if self.monitor is not None and state["monitor"] is not None:
             self.monitor.load_state_dict(state["monitor"])
@@ -384,7 +381,3 @@ class CheckpointCB(Callback, Requests):
     def __repr__(self) -> str:
         """Show the folder and the interval."""
         return f"CheckpointCB({str(self.folder)!r}, every=({self.every}, {self.unit!r}))"
-
-
-def _same_folder(a: Path, b: Path) -> bool:
-    return a.exists() and b.exists() and a.samefile(b)

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from minilearn.base.files import CorruptFileError, check_zip, reading
+from ..base.files import CorruptFileError, check_format, check_zip, reading
 
 SUFFIX = ".ckpt"
 STATE = "state.ckpt"  # in the folder of a sharded checkpoint
@@ -56,10 +56,12 @@ def serialisable(x: Any, path: str = "state", memo: dict | None = None) -> Any:
             return base(x)
     if isinstance(x, os.PathLike):
         return os.fspath(x)
-    if hasattr(x, "tolist"):  # a scalar or an array of numpy
-        x = _from_numpy(x, path, memo)
-        if isinstance(x, (Tensor, list, *SIMPLE)):
-            return x
+    if (tolist := getattr(x, "tolist", None)) is not None:
+        try:
+            return torch.from_numpy(x.copy())
+        except TypeError:  # a scalar; or strings, objects. A date does not become a number
+            if isinstance(plain := tolist(), (list, *SIMPLE)):
+                return serialisable(plain, path, memo)
     raise TypeError(
         f"{path} is a {type(x).__name__}: a checkpoint holds tensors, numbers, strings, lists and "
         "dicts. Let state_dict return those."
@@ -86,15 +88,6 @@ def _unpacked(x: Any) -> Any:
     if type(x) is dict:
         return json.loads(x[ROWS]) if ROWS in x else {k: _unpacked(v) for k, v in x.items()}
     return [_unpacked(value) for value in x] if type(x) is list else x
-
-
-def _from_numpy(x: Any, path: str, memo: dict) -> Any:
-    if not getattr(x, "shape", ()):
-        return x.item()  # a date or a long double does not become a number
-    try:
-        return torch.from_numpy(x.copy())
-    except TypeError:  # strings or objects
-        return serialisable(x.tolist(), path, memo)
 
 
 def _on_cpu(x: Tensor, memo: dict) -> Tensor:
@@ -183,6 +176,7 @@ def read(path: Path) -> dict[str, Any]:
 
     Raises:
         CorruptFileError: it is incomplete, no checkpoint, or was changed since it was written.
+        NewerFormatError: a newer minilearn wrote it.
     """
     if (path / STATE).is_file():
         return read(path / STATE) | {"shards": os.fspath(path)}
@@ -191,6 +185,7 @@ def read(path: Path) -> dict[str, Any]:
         state = _unpacked(torch.load(path, map_location="cpu", weights_only=True))
     if not isinstance(state, dict) or "minilearn" not in state:
         raise CorruptFileError(f"{path} is no checkpoint of minilearn; for weights use learn.load")
+    check_format(path, "checkpoint", state.get("format", 1))
     return state
 
 

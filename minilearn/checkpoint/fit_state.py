@@ -9,12 +9,14 @@ from __future__ import annotations
 import copy
 import warnings
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from minilearn.base.seed import random_states, restore_random_states
-from minilearn.base.state_dict import (
+from ..base.files import FORMATS, CorruptFileError
+from ..base.rank import rank
+from ..base.seed import random_states, restore_random_states
+from ..base.state_dict import (
     clean_state,
     fit_modules,
     full_state,
@@ -23,28 +25,18 @@ from minilearn.base.state_dict import (
     load_state,
     rest_of,
 )
-from minilearn.base.text import differences
-from minilearn.core.callback import Callback
-from minilearn.core.events import Order
-from minilearn.core.history import History
-from minilearn.core.plan import Plan
-from minilearn.core.stream import Stream, load_loader_state, loader_state, set_epoch
-
-from ..base.files import CorruptFileError
-from ..base.rank import rank
+from ..base.text import differences
 from ..callbacks.limits import Shortened
+from ..core.callback import Callback
+from ..core.events import Order
+from ..core.history import History
+from ..core.learner import Loop
+from ..core.plan import Plan
+from ..core.stream import Stream, load_loader_state, loader_state, set_epoch
 from ..distributed.ddp import is_sharded
 from .files import serialisable
 from .optimizer_state import load_optimizer, optimizer_state
-from .process_state import (
-    begun_anew,
-    match,
-    named_cbs,
-    of_processes,
-    packed,
-    settings_of,
-    unpacked,
-)
+from .process_state import begun_anew, match, named_cbs, of_processes, settings_of, unpacked
 from .program import (
     changes_training,
     describe_loaders,
@@ -54,9 +46,6 @@ from .program import (
     warn_of,
 )
 from .sharded import load_shards
-
-if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
 
 
 def capture(learn: Loop) -> dict[str, Any]:
@@ -70,6 +59,7 @@ def capture(learn: Loop) -> dict[str, Any]:
     if redo and stream and stream["taken"]:
         stream["taken"] -= 1
     state = {
+        "format": FORMATS["checkpoint"],
         "minilearn": version("minilearn"),
         "torch": torch.__version__,
         "position": position,
@@ -94,11 +84,11 @@ def capture(learn: Loop) -> dict[str, Any]:
         "program": describe_program(learn),
         "loaders": {name: loader_state(dl) for name, dl in loaders_of(learn)},
         "stream": stream,
-        "random": packed(random_states()),
+        "random": random_states()._asdict(),
         "processes": of_processes(learn),
     }
     if stream and "random" in stream:
-        stream["random"] = packed(stream["random"])
+        stream["random"] = stream["random"]._asdict()
     return serialisable(state, "checkpoint")
 
 
@@ -121,7 +111,7 @@ def completed(state: dict[str, Any]) -> dict[str, Any]:
     missing = [part for part in parts if part not in state]
     if state["position"] == "training" and "stream" in state and state["stream"] is None:
         missing.append("stream")
-    now = packed(random_states())
+    now = random_states()._asdict()
     random = now | state.get("random", {})
     if "random" in state:
         missing += [f"random.{part}" for part in now if part not in state["random"]]
@@ -133,19 +123,17 @@ def completed(state: dict[str, Any]) -> dict[str, Any]:
 
 def find_position(learn: Loop) -> str:
     """Return the position of the Learner in its fit."""
-    last = learn.history[-1] if learn.history else None
-    if last is not None and (last is learn.row or _is_of(last, learn)):
-        return "round"
-    if learn.plan.stream is None or "fit" not in learn.levels:
+    is_over = "fit" not in learn.levels
+    if learn.history:
+        last = learn.history[-1]
+        at_end = (last["steps"], last["epoch"]) == (learn.steps_done, learn.epoch)
+        if last is learn.row or (is_over and at_end):
+            return "round"
+    if learn.plan.stream is None or is_over:
         return "epoch"
     if not learn.training:
         return "validation"
     return "training" if learn.plan.stream.begun else "epoch"
-
-
-def _is_of(row: dict[str, Any], learn: Loop) -> bool:
-    over = "fit" not in learn.levels
-    return over and (row["steps"], row["epoch"]) == (learn.steps_done, learn.epoch)
 
 
 class Resume(Callback):
@@ -173,7 +161,6 @@ class Resume(Callback):
         state, plan = self.saved, learn.plan
         first = (state["epoch"] or 0) + (state["position"] == "round")
         self._check_total(plan, first)
-        self._say_if_done(plan, first)
         for name, described in describe_loaders(learn).items():  # before their seeds are restored
             self._lines += differences(
                 state["data"].get(name, {}), described, f"{name} loader, {{}}"
@@ -233,35 +220,25 @@ class Resume(Callback):
         learn.plan.stream = Stream(dl, "training", learn.plan.warned)
         learn.plan.stream.load_state_dict(saved, self.exact)
 
-    def _say_if_done(self, plan: Plan, first: int) -> None:
-        """Say how to go on, where nothing is left to train."""
+    def _check_total(self, plan: Plan, first: int) -> None:
+        """Refuse a total that is passed; where nothing is left to train, say how to go on."""
         state = self.saved
-        total, done = (plan.n_steps, state["steps"]) if plan.n_steps else (plan.n_epochs, first)
-        if (
-            state["position"] == "round"
-            and total is not None
-            and total == done
-            and not plan.cuts
-            and not rank()
-        ):
-            unit, how = ("updates", "n_steps=") if plan.n_steps else ("epochs", "")
+        done = first + (state["position"] in ("training", "validation"))
+        if plan.cuts and state["stream"]:
+            done = state["stream"]["passes"] + ("loader" in state["stream"])
+        total, unit, how = plan.n_epochs, "epochs", ""
+        if plan.n_steps is not None:
+            total, unit, how, done = plan.n_steps, "updates", "n_steps=", state["steps"]
+        if total is not None and total < done:
+            raise ValueError(
+                f"a resume takes the total: {done} {unit} are done or begun, and this fit is "
+                f"to end after {total}. Give it {done} or more, or a fit without resume."
+            )
+        if total == done and state["position"] == "round" and not plan.cuts and not rank():
             print(
                 f"resume: all {total} {unit} are done, nothing is left to train; to go on give a "
-                f"larger total, fit({how}{2 * total}, resume=True) say"
+                f"larger total, fit({how}{2 * done}, resume=True) say"
             )
-
-    def _check_total(self, plan: Any, first: int) -> None:
-        state, inside = self.saved, self.saved["position"] in ("training", "validation")
-        epochs = first + inside
-        if plan.cuts and state["stream"]:
-            epochs = state["stream"]["passes"] + ("loader" in state["stream"])
-        totals = (("epochs", plan.n_epochs, epochs), ("updates", plan.n_steps, state["steps"]))
-        for unit, total, done in totals:
-            if total is not None and total < done:
-                raise ValueError(
-                    f"a resume takes the total: {done} {unit} are done or begun, and this fit is "
-                    f"to end after {total}. Give it {done} or more, or a fit without resume."
-                )
 
     def _warn_of_changes(self, learn: Loop) -> None:
         """Compare the checkpoint with what the program says now, and say what differs."""

@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from minilearn.base.seed import preserved_random_states
-from minilearn.core.learner import Loop
-from minilearn.core.stream import pick_loader
-from minilearn.distributed.sync import Processes
-
 from ..base.rank import rank
+from ..base.seed import preserved_random_states
 from ..base.text import did_you_mean, write_out
+from ..core.learner import Loop
+from ..core.stream import pick_loader
 from ..distributed.barrier import connected
 from ..distributed.ddp import is_sharded
+from ..distributed.sync import Processes
 from .callback import CheckpointCB
 from .files import find, find_existing, read, write
 from .fit_state import Resume, capture, completed, load_lasting
@@ -72,6 +71,10 @@ def save_checkpoint(self: Loop, path: str | Path) -> None:
     Of several processes rank 0 writes, without asking the others for anything; sharded weights are
     written by all, to a folder.
 
+    >>> learn.fit(1)
+    >>> learn.save_checkpoint("one.ckpt")
+    >>> learn.fit(3, resume="one.ckpt")
+
     Args:
         self: the Learner.
         path: the file; a `CheckpointCB` names its own `*.ckpt`.
@@ -92,6 +95,10 @@ def load_checkpoint(self: Loop, path: str | Path) -> None:
 
     To go on with it use `fit(..., resume=path)`; to train anew from these weights and this
     optimizer use `fit(..., reset_opt=False)`. The random states stay as they are.
+
+    >>> learn.fit(1)
+    >>> learn.save_checkpoint("one.ckpt")
+    >>> learn.load_checkpoint("one.ckpt")
 
     Args:
         self: the Learner.

@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from minilearn.base.state_dict import named_params
-from minilearn.base.text import differences, few
-from minilearn.core.fit import group_options
+from ..base.state_dict import named_params
+from ..base.text import differences, few
+from ..core.fit import group_options
 
 RATES = ("lr", "initial_lr")
 
@@ -120,18 +120,14 @@ def _find_group(names: list[str], groups: list[dict[str, Any]]) -> int:
     for number, group in enumerate(groups):
         if set(group["params"]) == set(names):
             return number
-    saved = {name: i for i, group in enumerate(groups) for name in group["params"]}
+    saved = {name: group["params"] for group in groups for name in group["params"]}
     first = next((n for n in names if saved.get(n) != saved.get(names[0])), names[0])
-
-    def with_others(group: list[str]) -> str:
-        return f"with {', '.join(n for n in group if n != first) or 'no other'}"
-
-    there = "in no group"
-    if first in saved:
-        there = f"in a group {with_others(groups[saved[first]]['params'])}"
+    others = [", ".join(n for n in x if n != first) for x in (saved.get(first, []), names)]
+    there, here = (f"in a group with {text or 'no other'}" for text in others)
     raise ValueError(
-        f"the optimizer's groups are not those of the checkpoint: {first!r} is {there} there, and "
-        f"in one {with_others(names)} here. Make the same groups, or begin a fit without resume."
+        f"the optimizer's groups are not those of the checkpoint: {first!r} is "
+        f"{there if first in saved else 'in no group'} there, and {here} here. Make the same "
+        "groups, or begin a fit without resume."
     )
 
 

@@ -11,26 +11,23 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from minilearn.base.seed import (
+from ..base.seed import (
     RandomStates,
     preserved_random_states,
     random_states,
     restore_random_states,
     set_seed,
 )
-from minilearn.core.stream import pick_loader
-from minilearn.data.seeded import derive_seed, draw_seed
-from minilearn.distributed.barrier import processes_of
-from minilearn.distributed.sync import Processes
-
+from ..core.learner import Loop
+from ..core.stream import pick_loader
+from ..data.seeded import derive_seed, draw_seed
+from ..distributed.barrier import processes_of
+from ..distributed.sync import Processes
 from .files import serialisable
-
-if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
 
 
 def gather_states(learn: Loop) -> None:
@@ -40,7 +37,7 @@ def gather_states(learn: Loop) -> None:
         for name, cb in named_cbs(learn.cbs)
         if getattr(cb, "per_process", False)
     }
-    mine = {"at": _moment(learn), "random": packed(random_states()), "callbacks": own}
+    mine = {"at": _moment(learn), "random": random_states()._asdict(), "callbacks": own}
     processes: Any = processes_of(learn)
     processes.states = processes.gather(serialisable(mine))
 
@@ -98,7 +95,7 @@ def _own_random_states(state: dict[str, Any], rank: int) -> dict[str, Any]:
     with preserved_random_states():
         restore_random_states(unpacked(state))
         set_seed(derive_seed(draw_seed(), rank))
-        return packed(random_states())
+        return random_states()._asdict()
 
 
 def _moved(state: dict[str, Any], group: int, new_group: int) -> dict[str, Any]:
@@ -185,28 +182,13 @@ def _alike(ours: dict[str, str], theirs: dict[str, str]) -> tuple[bool, int]:
     return "monitor" in equal, len(equal)
 
 
-def packed(states: RandomStates) -> dict[str, Any]:
-    """Return random states as tensors and simple types."""
-    kind, numbers, normal = states.python
-    packed = {"python": [kind, torch.tensor(numbers), normal], "numpy": states.numpy}
-    if states.numpy is not None:  # (name, numbers, position, and two of the normal distribution)
-        name, numbers, *rest = states.numpy
-        packed["numpy"] = [name, torch.from_numpy(numbers.astype("int64")), *rest]
-    return packed | {"torch": states.torch, "device": states.device}
-
-
-def unpacked(packed: dict[str, Any]) -> RandomStates:
-    """Undo `packed`; states of devices that are not here are left out."""
-    numpy, device = packed["numpy"], packed["device"]
-    if numpy is not None:
-        import numpy as np
-
-        numpy = (numpy[0], numpy[1].numpy().astype(np.uint32), *numpy[2:])
-    if device is not None and not _fits_here(device):
+def unpacked(saved: dict[str, Any]) -> RandomStates:
+    """Return the random states of a checkpoint without those of devices that are not here."""
+    states = RandomStates(**saved)
+    if states.device is not None and not _fits_here(states.device):
         warnings.warn("the random states of the checkpoint's devices do not fit here", stacklevel=2)
-        device = None
-    kind, numbers, normal = packed["python"]
-    return RandomStates((kind, tuple(numbers.tolist()), normal), numpy, packed["torch"], device)
+        return states._replace(device=None)
+    return states
 
 
 def _fits_here(states: Any) -> bool:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from minilearn.base.batch import n_batches
-from minilearn.core.callback import order_of
-from minilearn.core.events import Order
-from minilearn.core.learner import name_of
-from minilearn.core.nested import takes_part
-from minilearn.core.stream import pick_loader
-
-if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
+from ..base.batch import n_batches
+from ..core.callback import order_of
+from ..core.events import Order
+from ..core.learner import Loop, name_of
+from ..core.nested import takes_part
+from ..core.stream import pick_loader
 
 
 def has_constant_rate(learn: Loop) -> bool:
@@ -47,13 +44,10 @@ def is_schedule(cb: Any) -> bool:
 def describe_program(learn: Loop) -> dict[str, Any]:
     """Return what else decides about the training: the callbacks that change it, and the loss."""
     cbs = sorted(filter(changes_training, learn.cbs), key=order_of)
-    names = {
-        wanted: [type(cb).__name__ for cb in cbs if is_schedule(cb) is wanted]
-        for wanted in (False, True)
-    }
+    schedules = [type(cb).__name__ for cb in cbs if is_schedule(cb)]
     return {
-        "callbacks": ", ".join(names[False]),
-        "schedules": ", ".join(names[True]) or "none",
+        "callbacks": ", ".join(type(cb).__name__ for cb in cbs if not is_schedule(cb)),
+        "schedules": ", ".join(schedules) or "none",
         "batches for an update": learn.plan.batches_per_step,
         "loss": name_of(learn.loss_func),
         **describe_images(learn),

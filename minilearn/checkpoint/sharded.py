@@ -9,16 +9,14 @@ from __future__ import annotations
 import os
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.distributed as dist
 
 from ..base.rank import rank
+from ..core.learner import Loop
 from ..distributed.ddp import sharded_modules
 from .files import STATE, remove, write
-
-if TYPE_CHECKING:
-    from minilearn.core.learner import Loop
 
 
 def save_shards(learn: Loop, state: dict[str, Any], path: Path, overwrite: bool = True) -> None:

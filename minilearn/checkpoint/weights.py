@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..base.files import reading
+from ..base.files import FORMATS, check_format, reading
 from ..base.rank import rank
 from ..base.state_dict import clean_state, load_state
 from ..callbacks.averaging import validated_state
@@ -30,6 +30,8 @@ def save(self: Loop, path: str | Path, *, averaged: bool = True) -> None:
     """Write the model's weights to a safetensors file, under names without wrappers' prefixes.
 
     Of several processes rank 0 writes. An error leaves an older file as it was.
+
+    >>> learn.save("model.safetensors")
 
     Args:
         self: the Learner.
@@ -55,7 +57,12 @@ def save(self: Loop, path: str | Path, *, averaged: bool = True) -> None:
         name: first for name, t in state.items() if (first := names.setdefault(id(t), name)) != name
     }
     tensors = {name: t.contiguous() for name, t in state.items() if name not in tied}
-    metadata = {"format": "pt", "minilearn": version("minilearn"), "tied": json.dumps(tied)}
+    metadata = {
+        "format": "pt",  # Hugging Face's: made by PyTorch
+        "minilearn": version("minilearn"),
+        "minilearn_format": str(FORMATS["weights"]),
+        "tied": json.dumps(tied),
+    }
     if rank() == 0:
         with replaced(Path(path)) as file:
             file.write(to_bytes(tensors, metadata=metadata))
@@ -64,7 +71,11 @@ def save(self: Loop, path: str | Path, *, averaged: bool = True) -> None:
 def load(
     self: Loop, path: str | Path, *, strict: bool = True, averaged: bool = True, trust: bool = False
 ) -> None:
-    """Load weights into the model; `load_model` explains the arguments."""
+    """Load weights into the model; `load_model` explains the arguments.
+
+    >>> learn.save("model.safetensors")
+    >>> learn.load("model.safetensors")
+    """
     load_model(path, self.model, strict=strict, averaged=averaged, trust=trust)
 
 
@@ -81,6 +92,9 @@ def load_model(
     The model and the weights in the file may have prefixes of wrappers (DistributedDataParallel,
     torch.compile).
 
+    >>> learn.save("model.safetensors")
+    >>> model = load_model("model.safetensors", model)
+
     Args:
         path: safetensors, a checkpoint, or a file of `torch.save`.
         model: its weights are overwritten in place.
@@ -95,6 +109,7 @@ def load_model(
     Raises:
         ValueError: the file holds another model (as a table), nothing that fits, or needs `trust`.
         CorruptFileError: (a ValueError) the file is incomplete.
+        NewerFormatError: (a ValueError) a newer minilearn wrote it.
         FileNotFoundError: there is no such file.
     """
     load_state(model, read_weights(path, averaged=averaged, trust=trust), strict, str(path))
@@ -115,6 +130,7 @@ def read_weights(
     if not isinstance(state, Mapping):
         raise ValueError(f"{path} holds a {type(state).__name__}, and no weights by name")
     if "minilearn" in state:
+        check_format(path, "checkpoint", state.get("format", 1))
         return _from_checkpoint(state, averaged)
     inner = next((state[k] for k in KEYS if isinstance(state.get(k), Mapping)), state)
     return clean_state(inner)
@@ -126,7 +142,9 @@ def _read_safetensors(path: str | Path) -> dict[str, Tensor]:
     with reading(path, "safetensors file", AGAIN):
         with safe_open(path, "pt") as file:
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            tied = json.loads((file.metadata() or {}).get("tied", "{}"))
+            metadata = file.metadata() or {}
+            tied = json.loads(metadata.get("tied", "{}"))
+        check_format(path, "weights", metadata.get("minilearn_format", 1))
         return clean_state(state | {name: state[first] for name, first in tied.items()})
 
 

@@ -40,11 +40,6 @@ class Aug:
     jitter: NonNegativeFloat = 0.0
     auto: Literal["rand", "trivial", "auto", "augmix"] | None = None
 
-    @property
-    def of_torchvision(self) -> list[str]:
-        """The options in use that need torchvision."""
-        return [f"aug.{name}" for name in ("crop", "jitter", "auto") if getattr(self, name)]
-
 
 def image_transform(aug: Aug, size: Any) -> Callable[[Any], Any] | None:
     """Return a transform of PIL images; None where nothing of torchvision is asked for.
@@ -52,7 +47,8 @@ def image_transform(aug: Aug, size: Any) -> Callable[[Any], Any] | None:
     Raises:
         BadInput: torchvision cannot be imported.
     """
-    if not (names := aug.of_torchvision):
+    names = [f"aug.{name}" for name in ("crop", "jitter", "auto") if getattr(aug, name)]
+    if not names:
         return None
     try:
         return ImageTransform(aug, size)

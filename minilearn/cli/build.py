@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from minilearn.data.images.image_dls import image_dls
-from minilearn.nn.registry import create_model, from_plain, model_maker, named_object
-from minilearn.nn.timm_models import HUB, TIMM, data_config
-
+from ..data.images.image_dls import image_dls
+from ..nn.registry import create_model, from_plain, model_maker, named_object
+from ..nn.timm_models import HUB, TIMM, data_config
 from .augment import Aug, batch_augmentation, image_transform
 from .values import (
     BadInput,
@@ -33,13 +32,11 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from minilearn import Learner
-    from minilearn.data.loaders import DataLoaders
+
+    from ..data.loaders import DataLoaders
 
 CHANNELS = ("n_in", "in_chans", "in_channels")
 CLASSES = ("n_out", "num_classes", "n_classes")
-IMAGE_OPTIONS = inspect.signature(image_dls).parameters
-# options of image_dls that DataLoaders.from_dd has, too, or that make no difference in memory
-SIMPLE = {"bs_valid", "drop_last", "seed", "mean", "std", "normalize", "workers", "device"}
 
 
 # ---- data ----
@@ -71,18 +68,9 @@ def build_dls(
     import minilearn
 
     tfms: Any = image_transform(aug, images.get("size"))
-    if data is not None:
-        n = channels or 3
-        return image_dls(data, bs, channels=n, tfms=tfms, seed=seed, pipeline=None, **images)
-    sample: Any = minilearn.fashion_mnist(full=full)
-    changed = {name for name, value in images.items() if value != IMAGE_OPTIONS[name].default}
-    if tfms is not None or channels == 3 or changed - SIMPLE:
-        n = channels or 1
-        return image_dls(sample, bs, channels=n, tfms=tfms, seed=seed, pipeline=None, **images)
-    shared = {name: images[name] for name in ("bs_valid", "drop_last") if name in images}
-    stats: Any = images.get("mean"), images.get("std")
-    normalize = images.get("normalize", True) if None in stats else stats
-    return minilearn.DataLoaders.from_dd(sample, bs, normalize=normalize, seed=seed, **shared)
+    source: Any = minilearn.fashion_mnist(full=full) if data is None else data
+    n = channels or (1 if data is None else 3)
+    return image_dls(source, bs, channels=n, tfms=tfms, seed=seed, pipeline=None, **images)
 
 
 def timm_options(model: Any, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,16 +91,15 @@ def timm_options(model: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 # ---- model ----
 
 
-def check_model(
-    *, model: str = "cnn", pretrained: bool = False, model_args: Any = None, **_: Any
-) -> None:
-    """Raise BadInput for arguments that `build_model` cannot use."""
+def check_model(values: Mapping[str, Any]) -> None:
+    """Raise BadInput for options that `build_model` cannot use."""
+    model = values["model"]
     with blamed("--model"):
         maker = model_maker(model)
-    for name, value in arguments_for(maker, model_args, "model_args", model).items():
+    for name, value in arguments_for(maker, values["model_args"], "model_args", model).items():
         with blamed(f"model_args.{name}"):
             from_plain(value)
-    if pretrained and not model.startswith((TIMM, HUB)):
+    if values["pretrained"] and not model.startswith((TIMM, HUB)):
         raise BadInput(f"--pretrained: only models of timm have such weights, {model} has none")
 
 
@@ -157,27 +144,18 @@ def _size_argument(maker: Any, names: tuple[str, ...], value: Any) -> dict[str, 
 # ---- learner ----
 
 
-def check_learner(
-    *,
-    opt: str = "adamw",
-    opt_args: Any = None,
-    device: str | None = None,
-    ema: float | None = None,
-    swa: float | None = None,
-    mixup: float | None = None,
-    cutmix: float | None = None,
-    **_: Any,
-) -> None:
-    """Raise BadInput for arguments that `build_learner` cannot use."""
-    if 1 in (ema, swa):
-        raise BadInput(f"--{'ema' if ema else 'swa'} is below 1: the average would never move")
-    if None not in (ema, swa):
+def check_learner(values: Mapping[str, Any]) -> None:
+    """Raise BadInput for options that `build_learner` cannot use."""
+    for name in ("ema", "swa"):
+        if values[name] == 1:
+            raise BadInput(f"--{name} is below 1: the average would never move")
+    if None not in (values["ema"], values["swa"]):
         raise BadInput("--ema and --swa: one average is evaluated, give one of them")
-    if None not in (mixup, cutmix):
+    if None not in (values["mixup"], values["cutmix"]):
         raise BadInput("--mixup and --cutmix: a batch is mixed once, give one of them")
     with blamed("--opt"):
-        _optimizer(opt, opt_args)
-    pick_device(device)
+        _optimizer(values["opt"], values["opt_args"])
+    pick_device(values["device"])
 
 
 def build_learner(
@@ -253,7 +231,7 @@ def build_learner(
 
 def _optimizer(opt: str, opt_args: Any) -> tuple[Any, dict[str, Any]]:
     """Return the optimizer of a name, and its arguments."""
-    from minilearn.optim.optimizer import named_optimizer
+    from ..optim.optimizer import named_optimizer
 
     func, options = (named_object(opt), {}) if ":" in opt else named_optimizer(opt)
     given = arguments_for(func, opt_args, "opt_args", opt, skip=("params", "lr"))
@@ -306,7 +284,7 @@ def pick_device(name: str | None) -> torch.device:
     """
     import torch
 
-    from minilearn.base.batch import default_device
+    from ..base.batch import default_device
 
     try:
         device = default_device() if name is None else torch.device(name)

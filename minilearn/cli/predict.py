@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..data.images.image_dls import image_dls
 from .build import class_accuracy, class_loss, pick_device
 from .run_folder import CONFIG
 from .train import Training
@@ -14,7 +15,8 @@ from .values import NonNegativeInt, PositiveInt, read_config
 
 if TYPE_CHECKING:
     from minilearn import Learner
-    from minilearn.inference.items import Prediction
+
+    from ..inference.items import Prediction
 
 READ_TOGETHER = 64
 
@@ -38,29 +40,28 @@ def predict_files(
     from torch import Tensor
 
     from minilearn import load_learner
-    from minilearn.inference.load_export import has_several_labels
+
+    from ..inference.load_export import has_several_labels
 
     learn = load_learner(model, pick_device(device), trust=trust)
     if learn.dls.pipeline.channels is None:
         raise ValueError(f"the model in {model} was not trained on images that it can prepare")
     several = has_several_labels(model)
-    bad = 0
+    bad = False
     for start in range(0, len(files), READ_TOGETHER):
-        read = read_images(learn, files[start : start + READ_TOGETHER])
-        bad += sum(isinstance(image, Exception) for image in read.values())
-        good = {name: x for name, x in read.items() if not isinstance(x, Exception)}
-        found: Any = learn.infer(list(good.values()), act=Tensor.sigmoid if several else None)
-        for name, one in zip(good, found, strict=True):
-            print(name, *(_probable(one, learn) if several else _best(one)), sep="\t")
-    return 1 if bad else 0
+        some = files[start : start + READ_TOGETHER]
+        read = read_images(learn, some)
+        bad |= len(read) < len({*some})
+        found: Any = learn.infer(list(read.values()), act=Tensor.sigmoid if several else None)
+        for name, one in zip(read, found, strict=True):
+            print(name, *_labels(one, learn, several), sep="\t")
+    return int(bad)
 
 
-def _best(found: Prediction) -> list[str]:
-    return [str(found.label), f"{found.probability:.4f}"]
-
-
-def _probable(found: Prediction, learn: Learner) -> list[str]:
-    """Return the labels that are more probable than not, the most probable first."""
+def _labels(found: Prediction, learn: Learner, several: bool) -> list[str]:
+    """Return the most probable label; of several, those that are more probable than not."""
+    if not several:
+        return [str(found.label), f"{found.probability:.4f}"]
     probabilities: Any = found.probabilities
     names = learn.dls.pipeline.classes or range(len(probabilities))
     ranked = sorted(zip(probabilities.tolist(), names, strict=True), key=lambda pair: -pair[0])
@@ -69,14 +70,13 @@ def _probable(found: Prediction, learn: Learner) -> list[str]:
 
 
 def read_images(learn: Learner, files: Sequence[str]) -> dict[str, Any]:
-    """Return each image as the model takes it, or the error from reading it."""
+    """Return each image as the model takes it; say on stderr which ones cannot be read."""
     read: dict[str, Any] = {}
     for name in files:
         try:
             read[name] = learn.dls.pipeline(name)
         except Exception as e:  # PIL raises many types for corrupt files
             print(f"minilearn: {name}: {' '.join(str(e).split())}", file=sys.stderr)
-            read[name] = e
     return read
 
 
@@ -107,8 +107,12 @@ def evaluate(
 
     where = pick_device(device)
     learn = load_learner(model, where, trust=trust)
-    dls = _own_data(model, learn) if data is None else _given_data(data, learn, bs, workers, device)
-    learn.dls, learn.loss_func = dls, class_loss
+    if data is None:
+        learn.dls = _own_data(model, learn)
+    else:
+        settings: Any = {"bs_valid": bs, "workers": workers, "device": device}
+        learn.dls = image_dls(data, bs, valid=0, pipeline=learn.dls.pipeline, **settings)
+    dls, learn.loss_func = learn.dls, class_loss
     learn.cbs = [TrainCB(), DeviceCB(where), MetricsCB(accuracy=class_accuracy)]
     names = (split,) if split else ("valid", "train", "test")
     chosen = next((name for name in names if name in dls.keys()), None)
@@ -127,13 +131,6 @@ def _own_data(model: Path, learn: Learner) -> Any:
     return training.build_dls(mean=learn.dls.pipeline.mean, std=learn.dls.pipeline.std)
 
 
-def _given_data(data: str, learn: Learner, bs: int, workers: int, device: str | None) -> Any:
-    from minilearn.data.images.image_dls import image_dls
-
-    settings = {"bs_valid": bs, "workers": workers, "device": device}
-    return image_dls(data, bs, valid=0, pipeline=learn.dls.pipeline, **settings)
-
-
 def inspect_file(path: Path) -> int:
     """Print what a checkpoint, a folder of checkpoints or a file of weights holds.
 
@@ -143,7 +140,7 @@ def inspect_file(path: Path) -> int:
     Returns:
         The exit status: 0.
     """
-    from minilearn.checkpoint.inspect import contents
+    from ..checkpoint.inspect import contents
 
     print(contents(path))
     return 0

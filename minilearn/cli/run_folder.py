@@ -13,22 +13,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from minilearn.base.rank import rank
-
+from ..base.rank import rank
 from .values import BadInput, yaml_text
 
 if TYPE_CHECKING:
     from minilearn import Learner
-    from minilearn.core.history import History
+
+    from ..core.history import History
 
 RUNS, CONFIG, CHECKPOINTS = Path("runs"), "config.yaml", "checkpoints"
 SIGNALS = ("SIGTERM", "SIGUSR1", "SIGINT")
 LoggerName = Literal["tensorboard", "csv", "jsonl", "mlflow", "wandb"]
 
 
-def check_folder(*, out: Path | None = None, resume: Any = None, **_: Any) -> None:
-    """Raise BadInput if a new run cannot be written to `out`."""
-    if resume:
+def check_folder(values: Mapping[str, Any]) -> None:
+    """Raise BadInput if a new run cannot be written to its folder."""
+    out = values["out"]
+    if values["resume"]:
         return
     if out is None:
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -37,20 +38,11 @@ def check_folder(*, out: Path | None = None, resume: Any = None, **_: Any) -> No
         raise BadInput(f"{out} is there already; give another --out, or continue it with --resume")
 
 
-def begin(out: Path | None, resume: bool | str | None) -> Path:
-    """Return the folder of a run, made where it is a new one."""
-    if resume:
-        return run_folder(out, resume)
-    folder = new_folder() if out is None else out
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def run_folder(out: Any, resume: bool | str) -> Path:
-    """Return the folder of the run that is to go on.
+def run_folder(out: Any, resume: Any) -> Path:
+    """Return the folder of a run, made where it is a new one.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no run to resume.
     """
     if isinstance(resume, str) and resume != "true":
         path = Path(resume)
@@ -61,6 +53,8 @@ def run_folder(out: Any, resume: bool | str) -> Path:
     if out is not None:
         Path(out).mkdir(parents=True, exist_ok=True)
         return Path(out)
+    if not resume:
+        return new_folder()
     runs = [path.parent for path in RUNS.glob(f"*/{CONFIG}")]
     if not runs:
         raise ValueError(f"nothing to resume: no run in {RUNS} has a {CONFIG}; name its folder")
@@ -75,14 +69,14 @@ def checkpoints_of(folder: Path, resume: bool | str) -> Path:
 
 def is_over(checkpoints: Path, config: Mapping[str, Any]) -> bool:
     """Return whether a run has come to the end that its configuration names."""
-    from minilearn.checkpoint.files import find
+    from ..checkpoint.files import find
 
     if (found := find(checkpoints)) is None:
         return False
     state, steps = found[1], config.get("steps")
     if steps or config.get("valid_every"):  # which may cut an epoch
         return bool(steps) and state["steps"] >= steps
-    return state["place"] == "round" and state["epoch"] + 1 >= config["epochs"]
+    return state["position"] == "round" and state["epoch"] + 1 >= config["epochs"]
 
 
 def new_folder() -> Path:
@@ -116,7 +110,7 @@ def run_callbacks(
 
 def write_config(folder: Path, config: Mapping[str, Any]) -> None:
     """Write the configuration of a run into its folder."""
-    from minilearn.checkpoint.files import replaced
+    from ..checkpoint.files import replaced
 
     if rank() == 0:
         with replaced(folder / CONFIG) as file:
@@ -156,8 +150,8 @@ def write_model(learn: Learner, folder: Path) -> None:
 
 def _is_known(model: Any) -> bool:
     """Return whether every installation of the package can make the model again by its name."""
-    from minilearn.nn.registry import MODELS
-    from minilearn.nn.timm_models import TIMM
+    from ..nn.registry import MODELS
+    from ..nn.timm_models import TIMM
 
     name = getattr(model, "_built_by", ("",))[0]
     ours = getattr(MODELS.get(name), "__module__", "").startswith("minilearn.")

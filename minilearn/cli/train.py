@@ -8,23 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from minilearn.base.rank import rank
-from minilearn.nn.registry import named_object
-from minilearn.optim.sched_names import SCHEDULES, schedule
-
-from .build import (
-    build_learner,
-    build_model,
-    check_learner,
-    check_model,
-    timm_options,
-)
+from ..base.rank import rank
+from ..nn.registry import named_object
+from ..optim.sched_names import SCHEDULES, schedule
+from .build import build_learner, build_model, check_learner, check_model, timm_options
 from .parser import INTERRUPTED, Options, about
 from .run_folder import (
     CHECKPOINTS,
     CONFIG,
     LoggerName,
-    begin,
     check_folder,
     checkpoints_of,
     is_over,
@@ -167,13 +159,13 @@ def search(
 # ---- checks, before any data are read ----
 
 
-def check_fit(*, sched: str = "none", sched_args: Any = None, **_: Any) -> None:
+def check_fit(values: Mapping[str, Any]) -> None:
     """Raise BadInput for a schedule that is not known, or does not take its arguments."""
     with blamed("--sched"):
-        _schedule(sched, sched_args)
+        _schedule(values["sched"], values["sched_args"])
 
 
-CHECKS: dict[Any, Callable[..., None]] = {
+CHECKS: dict[Any, Callable[[Mapping[str, Any]], None]] = {
     build_model: check_model,
     build_learner: check_learner,
     fit: check_fit,
@@ -218,9 +210,9 @@ class Training:
 
     def check(self) -> None:
         """Raise BadInput for options that cannot be used, or not together."""
-        for fn, names in self.options.arguments.items():
+        for fn in self.options.arguments:
             if fn in CHECKS:
-                CHECKS[fn](**{name: self.values[name] for name in names})
+                CHECKS[fn](self.values)
         if self.resumed:
             self._check_schedule()
 
@@ -274,7 +266,7 @@ class Training:
         if values.get("lr") == "auto":
             config["lr"] = values["lr"] = learn.lr_find(plot=False).valley
             print(f"lr: {values['lr']:.3g} (auto)")
-        folder = begin(run.out, run.resume)
+        folder = run_folder(run.out, run.resume)
         resume = checkpoints_of(folder, run.resume) if run.resume else None
         if resume is None:
             write_config(folder, config)
@@ -293,7 +285,7 @@ class Training:
 def train(config: Mapping[str, Any]) -> Learner:
     """Train as `minilearn train` does.
 
-    >>> learn = train({"model": "resnet", "epochs": 2, "aug": {"flip": 0.5}})
+    >>> learn = train({"model": "resnet", "epochs": 2, "aug": {"flip": 0.5}})  # doctest: +SKIP
 
     Args:
         config: the options, with groups as mappings; what is not given has its default.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser, get_loader, set_dumper, set_loader
 
-from minilearn.base.text import did_you_mean
+from ..base.text import did_you_mean
 
 if TYPE_CHECKING:
     PositiveInt = NonNegativeInt = int

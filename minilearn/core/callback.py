@@ -29,9 +29,8 @@ from .events import (
 )
 
 Handler = Callable[[Any], Any]
-LOCATION = re.compile(
-    r"in [\w.<>]+(\.\w+|, on \w+)(, epoch |$)"
-)  # how notes of `add_location` begin
+# how notes of `add_location` begin
+LOCATION = re.compile(r"in [\w.<>]+(\.\w+|, on \w+)(, epoch |$)")
 
 
 class Callback(ForeignNames):
@@ -41,6 +40,12 @@ class Callback(ForeignNames):
     (`def predict(self, learn)`), steer by raising a `CancelXException`. Results stay on the
     callback
     and are found by type: `learn.find(MyCB)`.
+
+    >>> class StopAtZero(Callback):
+    ...     def after_loss(self, learn):
+    ...         if learn.loss == 0:
+    ...             raise CancelFitException
+    >>> learn.fit(1, cbs=StopAtZero())
 
     Raises:
         TypeError: at the class statement, where a method looks like an event but is none, or does
@@ -189,6 +194,9 @@ def run_cbs(cbs: Iterable[Any], method_nm: str, learn: Any = None) -> None:
     """Call `method_nm` on every callback that has it, lowest order first.
 
     The plain form of what a `Learner` does with a table; for loops of your own.
+
+    >>> run_cbs([LambdaCB(after_fit=lambda learn: print("done"))], "after_fit")
+    done
     """
     for cb in sorted(cbs, key=order_of):
         method = getattr(cb, method_nm, None)
@@ -269,10 +277,9 @@ def check_cancel(error: CancelException, where: str, learn: Any) -> None:
 
 def owner_name(method: Callable) -> str:
     """Return the name of the class that a bound method belongs to, or of the function itself."""
-    owner = getattr(method, "__self__", None)
-    return (
-        type(owner).__name__ if owner is not None else getattr(method, "__qualname__", str(method))
-    )
+    if (owner := getattr(method, "__self__", None)) is not None:
+        return type(owner).__name__
+    return getattr(method, "__qualname__", str(method))
 
 
 ADVICE = {

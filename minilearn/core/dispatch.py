@@ -12,21 +12,8 @@ from functools import wraps
 from typing import Any, NamedTuple, TypeVar
 
 from ..base.foreign_names import HOOKS_HERE, hint
-from .callback import (
-    Handler,
-    as_callbacks,
-    call,
-    explain,
-    handler_table,
-    owner_name,
-)
-from .events import (
-    ACTIONS,
-    ActionConflictError,
-    MissingActionError,
-    check_event,
-    worst,
-)
+from .callback import Handler, as_callbacks, call, explain, handler_table, owner_name
+from .events import ACTIONS, ActionConflictError, MissingActionError, check_event, worst
 from .state import LoopState
 
 T = TypeVar("T")
@@ -129,6 +116,8 @@ class Dispatch(LoopState):
     def add_cb(self, cb: Any) -> Any:
         """Add a callback (or a class of one) for good; in a fit it gets the `before_` events first.
 
+        >>> learn.add_cb(EMACB())
+
         Returns:
             The callback.
         """
@@ -143,12 +132,12 @@ class Dispatch(LoopState):
         return cb
 
     def remove_cb(self, cb: Any) -> None:
-        """Remove a callback, or all of a class; in a fit it cleans up."""
-        gone = [
-            mine
-            for mine in self.cbs
-            if mine is cb or (isinstance(cb, type) and isinstance(mine, cb))
-        ]
+        """Remove a callback, or all of a class; in a fit it cleans up.
+
+        >>> learn.remove_cb(ProgressCB)
+        """
+        of_class = cb if isinstance(cb, type) else ()
+        gone = [mine for mine in self.cbs if mine is cb or isinstance(mine, of_class)]
         self._change_cbs([mine for mine in self.cbs if not any(mine is g for g in gone)])
         table: dict[str, Any] = handler_table(gone)
         raised = []
@@ -171,7 +160,11 @@ class Dispatch(LoopState):
             raise
 
     def find(self, kind: type[T]) -> T | None:
-        """Return the first callback of a class (or a subclass of it), None where there is none."""
+        """Return the first callback of a class (or a subclass of it), None where there is none.
+
+        >>> learn.find(MetricsCB).rows
+        []
+        """
         return next((cb for cb in self.cbs if isinstance(cb, kind)), None)
 
     def owner(self, action: str) -> Any:

@@ -42,7 +42,11 @@ PREFIXES = ("before_", "after_", "cleanup_")
 
 
 class Order(IntEnum):
-    """Who hears an event first: the only place with numbers. Ties follow the list of callbacks."""
+    """Who hears an event first: the only place with numbers. Ties follow the list of callbacks.
+
+    >>> class Last(Callback):
+    ...     order = Order.STOP + 1
+    """
 
     ACCUMULATE = -10  # decides whether there is an update before anyone unscales or cancels
     PLACE = 0  # nobody sees a batch on the wrong device
@@ -59,6 +63,8 @@ class Order(IntEnum):
 
 def register_level(level: str) -> type[BaseException]:
     """Declare a level of the user's own, so that callbacks may name its events.
+
+    >>> CancelStageException = register_level("stage")
 
     Args:
         level: a name such as "stage"; its events are `before_stage`, `after_stage`,
@@ -107,6 +113,11 @@ class with_cbs:
     `after_X` included, and makes the method return None. An error in a clean-up never hides the
     first. The object needs nothing but a method `callback(event)`; `levels` and `error` are set on
     it.
+
+    >>> class TwoStages(Learner):
+    ...     @with_cbs("stage")
+    ...     def stage(self):
+    ...         self.fit(1)
 
     Args:
         level: the name X; an unknown one is registered. A class `CancelXException` that you define

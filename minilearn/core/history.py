@@ -38,8 +38,9 @@ class History(list):
     `train_loss`, `valid_loss`, `train_<name>` and `<name>` for each metric (the latter from the
     validation), and `time` (seconds). A round without a validation lacks its columns.
 
+    >>> learn.fit(3)
     >>> learn.history["valid_loss"]
-    [0.52, 0.44, 0.41]
+    [..., ..., ...]
     """
 
     @overload
@@ -148,10 +149,7 @@ def format_value(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, float):
-        return (
-            f"{value:.4g}"
-            if math.isfinite(value) and abs(value) < 1e-3 and value
-            else f"{value:.4f}"
-        )
+        small = math.isfinite(value) and abs(value) < 1e-3 and value
+        return f"{value:.4g}" if small else f"{value:.4f}"
     text = str(value)
     return text if len(text) <= 24 else text[:23] + "…"

@@ -15,7 +15,13 @@ from torch import nn, optim
 from ..base.arguments import check_arguments, check_epochs, check_lr
 from ..base.batch import DEFAULT_LOSS, batch_size, detach
 from ..base.foreign_names import known_keywords
-from ..base.modes import eval_modules, frozen_modules, preserved_modes, set_mode
+from ..base.modes import (
+    begin_in_train_mode,
+    eval_modules,
+    frozen_modules,
+    preserved_modes,
+    set_mode,
+)
 from ..base.seed import preserved_random_states
 from ..base.state_dict import fit_modules
 from .callback import as_callbacks
@@ -198,6 +204,10 @@ class Loop(Fitting):
         """Train and validate.
 
         A bool in the second place means miniai's order: `fit(n_epochs, train, valid, cbs, lr)`.
+        Afterwards the model is in the mode of the last epoch: eval after a validation.
+
+        >>> learn.fit(3)
+        >>> learn.fit(n_steps=100, valid_every=(50, "step"))
 
         Args:
             n_epochs: full passes over the training data; 1 where neither this nor `n_steps` is
@@ -233,8 +243,11 @@ class Loop(Fitting):
             cbs += self._resume_cbs(resume, cbs)
         with self._with_callbacks(cbs, train), self.interrupts.listening():
             try:
-                with preserved_modes(self.model, fit_modules(self).get("loss")):
+                kept = self.model if self.depth else None  # a nested run leaves no trace
+                with preserved_modes(kept, fit_modules(self).get("loss")):
                     valid = self._begin(plan, train, valid, lr, reset_opt)
+                    if not self.depth:
+                        begin_in_train_mode(self.model)
                     self._fit(train, valid)
             except BaseException as e:
                 self.interrupts.stopped = isinstance(e, KeyboardInterrupt)

@@ -146,13 +146,17 @@ def _skip_indices(dl: DataLoader, n: int) -> Iterator[Any]:
             "CheckpointCB(exact=True), which loads the batches before again.",
             stacklevel=2,
         )
-    name = "sampler" if dl.batch_sampler is None else "batch_sampler"
-    rest = _Rest(getattr(dl, name), n)
-    own = object.__new__(type(dl))  # the loader lets nobody set these
-    vars(own).update(vars(dl) | {name: rest, "_iterator": None, "persistent_workers": False})
-    batches = iter(own)
+    rest = _Rest(dl.sampler if dl.batch_sampler is None else dl.batch_sampler, n)
+    batches = iter(with_indices(dl, rest))
     rest.drop()  # without workers nobody has asked for an index yet
     return batches
+
+
+def with_indices(dl: DataLoader, indices: Any) -> DataLoader:
+    """Return a copy of a loader that fetches these indices, or batches of them."""
+    own = own_copy(dl)  # which lets nobody set these
+    vars(own)["sampler" if dl.batch_sampler is None else "batch_sampler"] = indices
+    return own
 
 
 class _Rest:

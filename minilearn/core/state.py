@@ -23,6 +23,14 @@ class Nesting(NamedTuple):
     scratch: Path | None = None  # in a dry run: the folder that writers use in place of their own
 
 
+def learner_of(learn: LoopState) -> Any:
+    """Return the Learner itself, to call a method that is defined in a higher module.
+
+    A declaration of such methods here would hide their signatures from type checkers.
+    """
+    return learn
+
+
 class LoopState(ForeignNames):
     """The attributes of a Learner."""
 
@@ -69,14 +77,6 @@ class LoopState(ForeignNames):
     _check_opt: Callable[..., None]
     _resume_cbs: Callable[..., list[Any]]
     _usual_cbs: Callable[..., list[Any]]
-    fit_one_cycle: Callable[..., None]
-    freeze: Callable[..., None]
-    freeze_to: Callable[..., None]
-    get_preds: Callable[..., Any]
-    iter_preds: Callable[..., Any]
-    log: Callable[..., None]
-    on: Callable[..., Any]
-    unfreeze: Callable[..., None]
 
     # ---- read from the plan ----
 

@@ -238,12 +238,9 @@ class Stream:
     def _check_length(self) -> None:
         """Say, once a fit, that the loader's length is not what it gave."""
         declared, key = n_batches(self.dl), (self.phase, id(self.dl))
-        is_shard = hasattr(self.dl, "may_be_empty")  # which ends with the shortest
-        if (
-            declared in (None, self.taken)
-            or key in self._warned
-            or (is_shard and self.taken < declared)
-        ):
+        is_shard = hasattr(self.dl, "may_be_empty")
+        ends_early = is_shard and self.taken < (declared or 0)  # with the shortest
+        if declared in (None, self.taken) or key in self._warned or ends_early:
             return
         self._warned.add(key)
         why = "what is planned by its length, a schedule say, will not fit"
@@ -258,10 +255,12 @@ class Stream:
         )
 
 
-class Unshared:
-    """A loader that each process runs over for itself, without the others."""
+class WrappedLoader:
+    """A loader around another one, whose length and other attributes it has.
 
-    unshared = True
+    Args:
+        dl: the other one.
+    """
 
     def __init__(self, dl: Any) -> None:
         self.dl = dl
@@ -275,9 +274,13 @@ class Unshared:
         return len(self.dl)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "dl":  # not there yet: a copy is being made
+        if name == "dl" or name.startswith("__"):  # not there yet: a copy is being made
             raise AttributeError(name)
         return getattr(self.dl, name)
+
+
+class Unshared(WrappedLoader):
+    """A loader that each process runs over for itself, without the others."""
 
 
 def _draw_quietly(batches: Iterator[Any]) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import html
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +15,7 @@ from minilearn.base.text import in_columns
 
 from .columns import channel_stats
 from .images.dataset import ImageDataset
-from .images.sample import by, sample, sample_stats, size_range, sizes_of
+from .images.sample import by, sample, sample_pixels, size_range, sizes_of
 from .pipeline import class_names
 from .seeded import ArrayLoader
 
@@ -25,7 +25,7 @@ MOST_FILES = 20
 
 @dataclass(frozen=True)
 class DataSummary:
-    """The result of `dls.summary()`; prints as text and, in a notebook, as a table.
+    """The result of `dls.summary()`, which prints as text.
 
     Args:
         counts: by class and loader; an image with several classes counts for each. Streams have no
@@ -69,21 +69,9 @@ class DataSummary:
                 notes.append(f"  … {len(found) - MOST_FILES:,} more, in summary.errors[{name!r}]")
         return notes
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """Return the table and the notes as text."""
         return "\n".join([*in_columns(self.rows(), [str.ljust]), *self.notes()])
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        head, *rows = self.rows()
-        table = _html_row(head, "th") + "".join(_html_row(row, "td") for row in rows)
-        notes = "<br>".join(html.escape(note) for note in self.notes())
-        return f"<table>{table}</table><p>{notes}</p>"
-
-
-def _html_row(cells: Sequence[str], tag: str) -> str:
-    return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
 
 
 def _short(values: Sequence[float]) -> str:
@@ -91,24 +79,26 @@ def _short(values: Sequence[float]) -> str:
 
 
 def summarize_data(dls: Any) -> DataSummary:
-    """Return the summary of loaders; a sample of up to 256 stands for images not in memory."""
+    """Return the summary of loaders; a sample of up to 256 stands for all training images."""
     loaders = {name: dls[name] for name in dls.keys()}
-    first = next(iter(loaders.values()), None)
-    stats = (dls.mean, dls.std) if isinstance(dls.mean, Tensor) else _stats(first)
-    mean, std = (None if x is None else x.tolist() for x in stats)
+    datasets = {name: getattr(dl, "dataset", None) for name, dl in loaders.items()}
+    first = next(iter(datasets.values()), None)
+    images, mean, std = "", dls.mean, dls.std
+    if isinstance(first, ImageDataset):
+        images = f"{_stored_sizes(first)}, given as {by(first.read.pipeline.shape)}"
+        if mean is None:
+            mean, std = channel_stats(sample_pixels(first.items, first.read.pipeline))
+    elif dls.pipeline is not None and dls.pipeline.size:
+        images = by(dls.pipeline.shape)
+    targets = {name: _targets(dl) for name, dl in loaders.items()}
     return DataSummary(
-        _counts({name: _targets(dl) for name, dl in loaders.items()}, class_names(dls)),
-        {name: _total(dl) for name, dl in loaders.items()},
-        _sizes(first),
-        mean,
-        std,
+        _counts({name: x for name, x in targets.items() if x is not None}, class_names(dls)),
+        {name: n_batches(getattr(ds, "served", ds)) for name, ds in datasets.items()},
+        images,
+        None if mean is None else mean.tolist(),
+        None if std is None else std.tolist(),
         {log.split: log.reasons() for log in dls.logs if log.found},
     )
-
-
-def _total(dl: Any) -> int | None:
-    dataset = getattr(dl, "dataset", None)
-    return len(dataset.served) if isinstance(dataset, ImageDataset) else n_batches(dataset)
 
 
 def _targets(dl: Any) -> Tensor | None:
@@ -119,57 +109,32 @@ def _targets(dl: Any) -> Tensor | None:
         return found if found.dim() == 1 + found.is_floating_point() else None
     found = list(dl.columns.values())[-1] if isinstance(dl, ArrayLoader) else None
     if isinstance(found, Tensor) and found.dim() == 1 and not found.is_floating_point():
-        return _served(dl, found)
+        return found if dl.rows is None else found[dl.rows]
     return None
 
 
-def _served(dl: ArrayLoader, column: Tensor) -> Tensor:
-    return column if dl.rows is None else column[dl.rows]
-
-
-def _counts(targets: dict[str, Tensor | None], names: list[Any] | None) -> dict[str, dict]:
-    found = {split: _count(x) for split, x in targets.items() if x is not None}
+def _counts(targets: dict[str, Tensor], names: list[Any] | None) -> dict[str, dict]:
+    """Return the number of items by class and loader."""
+    found = {split: _count(x) for split, x in targets.items()}
     numbers = set(range(len(names or []))).union(*found.values())
     return {
         "no class" if i < 0 else str(names[i] if names else i): {
-            split: counts.get(i, 0) for split, counts in found.items()
+            split: counts[i] for split, counts in found.items()
         }
         for i in sorted(numbers)
     }
 
 
-def _count(targets: Tensor) -> dict[int, int]:
+def _count(targets: Tensor) -> Counter[int]:
     """Return the count of each number, or of the positive values in each column."""
     if targets.dim() == 2:
-        return dict(enumerate((targets > 0).sum(0).tolist()))
-    values, counts = targets.unique(return_counts=True)
-    return dict(zip(values.tolist(), counts.tolist(), strict=True))
+        return Counter((targets > 0).nonzero()[:, 1].tolist())
+    return Counter(targets.tolist())
 
 
-def _sizes(dl: Any) -> str:
-    """Return the sizes of a loader's images, stored and as given to the model."""
-    dataset = getattr(dl, "dataset", None)
-    if not isinstance(dataset, ImageDataset):
-        pixels = _pixels(dl)
-        return "" if pixels is None else by(tuple(pixels.shape[1:]))
-    chosen = sample(dataset.items, 0)
+def _stored_sizes(images: ImageDataset) -> str:
+    chosen = sample(images.items)
     sizes = sizes_of(chosen)
-    of = f" (of {len(chosen):,} sampled)" if len(chosen) < len(dataset) else ""
+    of = f" (of {len(chosen):,} sampled)" if len(chosen) < len(images) else ""
     several = f"{len(sizes):,} sizes, " if len(sizes) > 1 else ""
-    return f"{several}{size_range(sizes)}{of}, given as {by(dataset.read.pipeline.shape)}"
-
-
-def _stats(dl: Any) -> tuple[Tensor | None, Tensor | None]:
-    """Return mean and std of a loader's images."""
-    if (pixels := _pixels(dl)) is not None:
-        return channel_stats(pixels)
-    dataset = getattr(dl, "dataset", None)
-    if isinstance(dataset, ImageDataset):
-        return sample_stats(dataset.items, dataset.read.pipeline, 0)
-    return None, None
-
-
-def _pixels(dl: Any) -> Tensor | None:
-    columns = dl.columns.values() if isinstance(dl, ArrayLoader) else ()
-    wanted = (x for x in columns if isinstance(x, Tensor) and x.dtype == torch.uint8)
-    return next((_served(dl, x) for x in wanted if x.dim() == 4), None)
+    return f"{several}{size_range(sizes)}{of}"

@@ -4,41 +4,38 @@ from __future__ import annotations
 
 import io
 import math
-import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from minilearn.base.notebook import in_notebook
-
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}  # PIL's 8-bit modes by their channels
-WHITE = 255
 CHUNK = 16  # images that a thread reads at a time
 JPEG = ("JPEG", "MPO")  # MPO: a JPEG of several images, from phones
 ORIENTATION = 0x0112  # in EXIF
 TURNED = (5, 6, 7, 8)  # orientations that exchange height and width
 
 
-def read_image(source: Any, channels: int = 3, background: Any = WHITE) -> Tensor:
+def read_image(source: Any, channels: int = 3) -> Tensor:
     """Read an image of any mode, upright, as uint8 of shape (C, H, W).
+
+    >>> read_image("cat.png", channels=1)  # doctest: +SKIP
 
     Args:
         source: a path, the bytes of a file, an open file, or a PIL image.
-        channels: 1 for grey, 3 for RGB; with 2 and 4 transparency is kept as the last channel.
-        background: the colour below transparent pixels: a grey level of 0..255, or (R, G, B).
+        channels: 1 for grey, 3 for RGB; with 2 and 4 transparency is kept as the last
+            channel, else transparent pixels are laid on white.
 
     Raises:
         ValueError: the image has no defined range (mode F), or `channels` is not 1 to 4.
         OSError: this is no image, or a corrupt one.
     """
-    return to_tensor(as_mode(open_image(source), channels, background))
+    return to_tensor(as_mode(open_image(source), channels))
 
 
 def open_image(source: Any, scale_of: Callable[[int, int], float] | None = None) -> Image:
@@ -53,6 +50,8 @@ def open_image(source: Any, scale_of: Callable[[int, int], float] | None = None)
 
     if isinstance(source, Image.Image):
         return ImageOps.exif_transpose(source)
+    if source == b"":
+        raise OSError("the file is empty")
     if isinstance(source, bytes):
         source = io.BytesIO(source)
     with Image.open(source if hasattr(source, "read") else Path(source)) as opened:
@@ -84,7 +83,7 @@ def decode_jpeg(data: bytes, channels: int) -> Tensor:
     return decode_jpeg(stored, mode, apply_exif_orientation=True)
 
 
-def as_mode(image: Image, channels: int, background: Any = WHITE) -> Image:
+def as_mode(image: Image, channels: int) -> Image:
     """Return an image with 8 bits in each of `channels`; see `read_image`."""
     if channels not in MODES:
         raise ValueError(f"an image has 1 to 4 channels (grey 1, RGB 3), got {channels}")
@@ -95,7 +94,7 @@ def as_mode(image: Image, channels: int, background: Any = WHITE) -> Image:
     if image.mode == "La":  # premultiplied: PIL converts it only to LA
         image = image.convert("LA")
     if channels in (1, 3) and image.has_transparency_data:
-        image = _on_background(image.convert("RGBA"), background)
+        image = _on_white(image.convert("RGBA"))
     return image if image.mode == MODES[channels] else image.convert(MODES[channels])
 
 
@@ -116,22 +115,17 @@ def to_tensor(image: Image) -> Tensor:
 def in_threads(read: Callable[[int], None], n: int) -> None:
     """Call `read` for each of `n` images; PIL lets other threads run while it decodes.
 
-    Where somebody looks on, a bar appears after a second.
+    In a terminal a bar appears after a second.
     """
-    from tqdm import tqdm
+    from tqdm.contrib.concurrent import thread_map
 
     def read_chunk(start: int) -> None:
         for row in range(start, min(start + CHUNK, n)):
             read(row)
 
-    starts = range(0, n, CHUNK)
-    unseen = not (in_notebook() or getattr(sys.stderr, "isatty", bool)())
-    with (
-        ThreadPoolExecutor(8) as pool,
-        tqdm(total=n, desc="reading images", delay=1, leave=False, disable=unseen) as bar,
-    ):
-        for start, _ in zip(starts, pool.map(read_chunk, starts), strict=True):
-            bar.update(min(CHUNK, n - start))
+    # None: no bar without a terminal
+    bar = {"desc": "reading images", "unit_scale": CHUNK, "delay": 1, "leave": False}
+    thread_map(read_chunk, range(0, n, CHUNK), max_workers=8, disable=None, **bar)
 
 
 def _from_16_bits(image: Image) -> Image:
@@ -143,8 +137,7 @@ def _from_16_bits(image: Image) -> Image:
     return Image.fromarray(((levels + 128) // 257).astype(np.uint8))
 
 
-def _on_background(image: Image, background: Any) -> Image:
+def _on_white(image: Image) -> Image:
     from PIL import Image
 
-    colour = (background,) * 3 if isinstance(background, int) else tuple(background)
-    return Image.alpha_composite(Image.new("RGBA", image.size, (*colour, 255)), image)
+    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)

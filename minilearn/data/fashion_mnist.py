@@ -29,6 +29,8 @@ def fashion_mnist(full: bool = False) -> DatasetDict:
 
     Each row has an `image`, a grey image of 28 x 28, and a `label`, a ClassLabel with K=10.
 
+    >>> dls = DataLoaders.from_dd(fashion_mnist(), 64)
+
     Args:
         full: False for the sample in this package, 10,000 and 2,000 images with equal classes;
             True for all 60,000 and 10,000, from Debian's package `dataset-fashion-mnist` where it

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, default_collate
 
 from ..base.arguments import VALID_SPLITS
 from .columns import MEMORY_LIMIT, MissingKeyError, channel_stats, is_image, load_columns
-from .loader_factory import make_loader
+from .loader_factory import Batching, make_loader
 from .pipeline import Pipeline, names_of
 from .seeded import ArrayLoader, SeededLoader
 
@@ -27,6 +27,12 @@ class inplace:
     """Turn a function that changes a batch in place into a transform for `with_transform`.
 
     The result can be pickled wherever `f` can, so worker processes may be spawned or forked.
+
+    >>> @inplace
+    ... def scale(batch):
+    ...     batch["x"] = [x / 255 for x in batch["x"]]
+    >>> scale({"x": [51.0]})
+    {'x': [0.2]}
 
     Args:
         f: changes a dict of columns in place; its return value is ignored.
@@ -68,6 +74,9 @@ class collate_dict:
 
     The order is that of `ds.features`. The first batch decides which columns there are, since a
     transform may drop, rename or add some: new ones replace the first dropped one, else come last.
+
+    >>> ds = fashion_mnist()["test"].with_format("torch")
+    >>> dl = DataLoader(ds, 8, collate_fn=collate_dict(ds))
 
     Args:
         ds: a data set with `features`; only their names are kept.
@@ -160,7 +169,7 @@ HOW_TO_NAME = 'Name it in splits={"train": ..., "valid": ...}'
 def hub_loaders(
     data: Mapping[str, Any],
     splits: Mapping[str, str],
-    options: Mapping[str, Mapping[str, Any]],
+    batching: Batching,
     as_tuple: bool,
     keys: Sequence[str] | None,
     normalize: bool | tuple,
@@ -172,7 +181,7 @@ def hub_loaders(
     Args:
         data: data sets by role (`train`, `valid`, ...).
         splits: their own names by role, for errors.
-        options: for each role batch_size, seed and, for training, shuffle and drop_last.
+        batching: as in `from_dd`.
         as_tuple: as in `from_dd`.
         keys: as in `from_dd`.
         normalize: as in `from_dd`.
@@ -192,13 +201,13 @@ def hub_loaders(
     if not cache and (cache is False or not plain or "collate_fn" in kwargs):
         kwargs = {"collate_fn": collate if as_tuple else collate.as_dict} | kwargs
         return {
-            role: make_loader(splits[role], ds, **options[role], **kwargs)
+            role: make_loader(splits[role], ds, batching.of(role), **kwargs)
             for role, ds in data.items()
         }, None
     if plain:
         read = partial(load_columns, keys=keys, limit=math.inf if cache else MEMORY_LIMIT)
     else:
-        read = partial(_run_transform, collate=collate, seed=options[first]["seed"], **kwargs)
+        read = partial(_run_transform, collate=collate, seed=batching.seed, **kwargs)
     distinct = {id(ds): ds for ds in data.values()}  # one split may be both valid and test
     once = {key: read(ds) for key, ds in distinct.items()}
     columns = {role: once[id(ds)] for role, ds in data.items()}
@@ -206,7 +215,7 @@ def hub_loaders(
     transforms = {key: pipeline.scale for key, pipeline in pipelines.items() if key is not None}
     loaders: dict[str, Any] = {
         role: ArrayLoader(
-            columns[role], dataset=ds, transforms=transforms, as_tuple=as_tuple, **options[role]
+            columns[role], dataset=ds, transforms=transforms, as_tuple=as_tuple, **batching.of(role)
         )
         for role, ds in data.items()
     }

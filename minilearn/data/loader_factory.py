@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +19,10 @@ from .seeded import ArrayLoader, SeededLoader
 
 class Dataset:
     """Arrays of one length: item, slice or index list i is (x[i], y[i], ...).
+
+    >>> ds = Dataset(torch.arange(5), torch.arange(5) ** 2)
+    >>> ds[3]
+    (tensor(3), tensor(9))
 
     Args:
         arrays: tensors, numpy arrays, tables or columns of pandas, or other sequences, of N items
@@ -82,6 +86,9 @@ def get_dls(
     Tensors in memory (`Dataset`, `TensorDataset`) get an ArrayLoader, other map-style data sets a
     SeededLoader, streams torch's DataLoader in their own order.
 
+    >>> ds = Dataset(torch.randn(10, 3), torch.randn(10, 1))
+    >>> dls = DataLoaders(*get_dls(ds, ds, bs=4))
+
     Args:
         train_ds: the training data set.
         valid_ds: the validation data set; None for no validation loader.
@@ -95,51 +102,69 @@ def get_dls(
     Raises:
         ValueError: a data set is empty, or has no full batch with `drop_last`.
     """
-    train = make_loader(
-        "train", train_ds, bs, shuffle=True, drop_last=drop_last, seed=seed, **kwargs
-    )
+    batching = Batching(bs, bs_valid, drop_last, seed)
+    train = make_loader("train", train_ds, batching.of("train"), **kwargs)
     if valid_ds is None:
         return train, None
-    return train, make_loader("valid", valid_ds, bs_valid or 2 * bs, seed=seed, **kwargs)
+    return train, make_loader("valid", valid_ds, batching.of("valid"), **kwargs)
+
+
+class Batching(NamedTuple):
+    """How data are divided into batches: only those for training are shuffled.
+
+    Args:
+        bs: items in a training batch.
+        bs_valid: items in another batch; None for twice as many, since no gradients are kept.
+        drop_last: leave out a last training batch that is not full; others keep all.
+        seed: of order and random transforms.
+    """
+
+    bs: int
+    bs_valid: int | None
+    drop_last: bool
+    seed: int | None
+
+    def of(self, role: str) -> dict[str, Any]:
+        """Return the options of the loader for `train`, `valid` or another role."""
+        train = role == "train"
+        return {
+            "batch_size": self.bs if train else self.bs_valid or 2 * self.bs,
+            "shuffle": train,
+            "drop_last": self.drop_last and train,
+            "seed": self.seed,
+        }
 
 
 def make_loader(
-    split: str,
-    ds: Any,
-    batch_size: int,
-    *,
-    shuffle: bool = False,
-    drop_last: bool = False,
-    seed: int | None = None,
-    **kwargs: Any,
+    split: str, ds: Any, options: Mapping[str, Any], **kwargs: Any
 ) -> ArrayLoader | DataLoader:
-    """Make the loader that fits a data set: see `get_dls`; `split` is its name in errors."""
+    """Make the loader that fits a data set: see `get_dls`.
+
+    Args:
+        split: its name in errors.
+        ds: the data set.
+        options: see `Batching.of`.
+        kwargs: others of torch's DataLoader.
+    """
     is_stream = isinstance(ds, IterableDataset) or not hasattr(ds, "__getitem__")
     arrays = () if is_stream or kwargs else _tensors_of(ds)
     if not is_stream:
-        check_not_empty(ds, split, batch_size, drop_last)
+        check_not_empty(ds, split, **options)
     if arrays:
-        return ArrayLoader(
-            dict(enumerate(arrays)),
-            batch_size,
-            rows=getattr(ds, "rows", None),
-            dataset=ds,
-            shuffle=shuffle,
-            drop_last=drop_last,
-            seed=seed,
-        )
+        rows = getattr(ds, "rows", None)
+        return ArrayLoader(dict(enumerate(arrays)), rows=rows, dataset=ds, **options)
     kwargs = {
-        "drop_last": drop_last,
         "persistent_workers": kwargs.get("num_workers", 0) > 0 and not epoch_followers(ds),
         "pin_memory": torch.cuda.is_available(),
     } | kwargs
     if is_stream:
+        seed, size, last = options["seed"], options["batch_size"], options["drop_last"]
         generator = None if seed is None else torch.Generator().manual_seed(seed)
-        return DataLoader(ds, batch_size, generator=generator, **kwargs)
-    return SeededLoader(ds, batch_size, shuffle, seed=seed, **kwargs)
+        return DataLoader(ds, size, drop_last=last, generator=generator, **kwargs)
+    return SeededLoader(ds, **options, **kwargs)
 
 
-def check_not_empty(ds: Any, split: str, batch_size: int, drop_last: bool = False) -> None:
+def check_not_empty(ds: Any, split: str, batch_size: int, drop_last: bool, **_: Any) -> None:
     """Raise ValueError where a data set has a length and gives no batch."""
     whole("batch_size", batch_size, of="items")
     n = n_batches(ds)

@@ -20,7 +20,7 @@ from .data_summary import DataSummary, summarize_data
 from .hf_datasets import choose_splits, hub_loaders
 from .images.dataset import ImageDataset
 from .images.errors import ErrorLog
-from .loader_factory import Dataset, as_array, check_not_empty, get_dls
+from .loader_factory import Batching, Dataset, as_array, check_not_empty, get_dls
 from .pipeline import Pipeline
 from .seeded import permutation
 
@@ -31,6 +31,10 @@ NUMBERS = "biufc"  # kinds of numpy's types
 
 class DataLoaders(ForeignNames):
     """The loaders of a Learner: any iterables of batches, each of which may be missing.
+
+    >>> dls = DataLoaders(train=[(xb, yb)], valid=[(xb, yb)], night=[(xb, yb)])
+    >>> list(dls.valids)
+    ['valid', 'night']
 
     Args:
         train: for training.
@@ -92,8 +96,8 @@ class DataLoaders(ForeignNames):
     def summary(self) -> DataSummary:
         """Return counts by class and loader, image sizes, mean and std, and files left out.
 
-        It prints as text, and in a notebook as a table. For images that are not in memory, sizes
-        and statistics come from a sample of up to 256.
+        It prints as text. Sizes of images, and statistics that are not known, come from a sample
+        of up to 256.
         """
         return summarize_data(self)
 
@@ -254,17 +258,11 @@ class DataLoaders(ForeignNames):
         whole("num_workers", kwargs.get("num_workers", 0), least=0, of="processes")
         names = choose_splits(dd, splits)
         data = {role: dd[split] for role, split in names.items()}
-        options: dict[str, Any] = {
-            role: {"batch_size": bs_valid or 2 * batch_size, "seed": seed} for role in names
-        }
-        if "train" in options:
-            options["train"] |= {"batch_size": batch_size, "shuffle": True, "drop_last": drop_last}
+        batching = Batching(batch_size, bs_valid, drop_last, seed)
         for role, ds in data.items():
-            check_not_empty(
-                ds, names[role], options[role]["batch_size"], drop_last and role == "train"
-            )
+            check_not_empty(ds, names[role], **batching.of(role))
         loaders, pipeline = hub_loaders(
-            data, names, options, as_tuple, keys, normalize, cache, **kwargs
+            data, names, batching, as_tuple, keys, normalize, cache, **kwargs
         )
         dls = cls(**loaders)
         dls.splits = names

@@ -32,6 +32,8 @@ class Pipeline:
     `load_learner` and `minilearn predict` use the same object. Set it yourself where a function of
     yours prepares the data: `dls.pipeline = Pipeline((28, 28), channels=1, classes=names)`.
 
+    >>> pipeline = Pipeline(size=(28, 28), channels=1, classes=["cat", "dog"])
+
     Args:
         size: (H, W) of an image; None to leave images as large as they are.
         resize: how an image of another size is resized: "crop" fills the size and cuts what is too
@@ -71,8 +73,17 @@ class Pipeline:
             raise ValueError(f"crop_pct is a fraction of the image, above 0 to 1: {self.crop_pct}")
         if (self.mean is None) != (self.std is None):
             raise ValueError(f"mean and std go together, got mean={self.mean} and std={self.std}")
-        if self.size is not None:  # JSON gives a list
-            object.__setattr__(self, "size", tuple(self.size))
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if values is not None and self.channels not in (None, len(values)):
+                raise ValueError(
+                    f"{name} has a value for each of {self.channels} channels, got {values}"
+                )
+        size = self.size
+        if size is not None:
+            numbers = isinstance(size, (tuple, list)) and all(isinstance(n, int) for n in size)
+            if not numbers or len(size) != 2 or min(size) < 1:
+                raise ValueError(f"size is one number of pixels, or height and width, got {size}")
+            object.__setattr__(self, "size", tuple(size))  # JSON gives a list
 
     def __call__(self, item: Any) -> Any:
         """Return an item as the model's input, without the batch dimension.

@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 import torch
+from fastcore.basics import noop
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, Subset
 
@@ -74,6 +75,10 @@ class EpochLoader:
 
 class ArrayLoader(EpochLoader):
     """Serve batches from arrays in memory by indexing whole batches.
+
+    >>> dl = ArrayLoader({0: torch.randn(10, 3), 1: torch.randn(10, 1)}, 4, shuffle=True, seed=0)
+    >>> [len(x) for x, y in dl]
+    [4, 4, 2]
 
     Args:
         columns: arrays of one length N by name; tensors, or lists where values are no numbers.
@@ -171,6 +176,11 @@ class SeededLoader(EpochLoader, DataLoader):
     Hugging Face) are fetched batch by batch under the states of the batch's first index, so that
     transforms of whole batches work. The random states of the calling process do not change.
 
+    >>> ds = Dataset(torch.arange(4.0), torch.arange(4))
+    >>> first, second = SeededLoader(ds, 2, True, seed=0), SeededLoader(ds, 2, True, seed=0)
+    >>> all(torch.equal(a[0], b[0]) for a, b in zip(first, second))
+    True
+
     Args:
         dataset: a map-style data set; it stays as `loader.dataset`.
         batch_size: items a batch.
@@ -224,7 +234,7 @@ class SeededLoader(EpochLoader, DataLoader):
                 _SeededBatches(self.dataset, self.collate_fn, seed),
                 batch_size=None,
                 sampler=_EpochBatches(self.batch_sampler),
-                collate_fn=_unchanged,
+                collate_fn=noop,
                 generator=torch.Generator(),
                 **{name: getattr(self, name) for name in FETCHING},
             )
@@ -280,7 +290,3 @@ def seed_cpu(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % SEED_RANGE)
     torch.default_generator.manual_seed(seed)  # not torch.manual_seed, which also seeds the GPU
-
-
-def _unchanged(batch: Sequence) -> Sequence:
-    return batch

@@ -28,7 +28,7 @@ from ..callbacks.training import TrainCB, adds_up
 from ..core.events import ActionConflictError, CancelException
 from ..core.stream import Unshared, pick_loader
 from .barrier import BarrierCB, ShardCB, processes_of
-from .ddp import Wrapped, average_grads, equal_buffers, weights_differ
+from .ddp import Wrapped, average_grads, compare_weights, equal_buffers
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -50,6 +50,8 @@ class AccelerateCB(TrainCB):
 
     Weights begin as those of the first process, and noise differs from process to process. Between
     batches `learn.model` is the model itself; wrappers come for a batch of training and go.
+
+    >>> Learner(model, dls, F.cross_entropy, cbs=[AccelerateCB(), MetricsCB(accuracy)])
 
     Args:
         n_inp: as in `TrainCB`.
@@ -156,7 +158,7 @@ class AccelerateCB(TrainCB):
             self._release()
             self._keeps = False
             if self._together is not None and learn.training:
-                weights_differ(learn.model, self._together)
+                compare_weights(learn.model, self._together)
             self._wrapped = Wrapped(self.accelerator, learn, self.sync_bn)
         if learn.training and not self._warned and isinstance(learn.dl, Shard):
             self._warned = True

@@ -26,12 +26,7 @@ if TYPE_CHECKING:
 
 CANCELS: Any = (None, CancelEpochException, CancelRoundException, CancelFitException)  # by width
 WIDTHS = {"step": 0, "backward": 0, "batch": 0, "epoch": 1, "round": 2}  # the fit is 3
-PLACES = {
-    ("batch", "end"): "the end of a batch",
-    ("epoch", "body"): "the body of an epoch",
-    ("epoch", "end"): "the end of an epoch",
-    ("round", "end"): "the end of a round",
-}
+POINTS = {"batch": ["end"], "epoch": ["body", "end"], "round": ["end"]}  # where all wait
 
 
 class Requests(ABC):
@@ -143,9 +138,9 @@ class BarrierCB(Callback):
         if not isinstance(error, (type(None), CancelException, SystemExit, OtherProcessError)):
             self.processes.publish(error)
         if isinstance(error, CancelException) and (level != "batch" or learn.training):
-            for place in PLACES:
-                if place[0] == level and place not in self._met:
-                    error = self._agree(learn, *place, error) or error
+            for point in POINTS.get(level, ()):
+                if (level, point) not in self._met:
+                    error = self._agree(learn, level, point, error) or error
         self._forget(level)
         if error is not learn.error:
             learn.error = error
@@ -167,7 +162,7 @@ class BarrierCB(Callback):
             numbers = [perf_counter() - self._start]
         else:
             numbers = [cb.request(learn) for cb in asking]
-        rows = self.processes.exchange(PLACES[level, point], mine, *numbers)
+        rows = self.processes.exchange(f"the {point} of the {level}", mine, *numbers)
         if level == "epoch":
             learn.row["time"] = max(row[1] for row in rows)
         else:

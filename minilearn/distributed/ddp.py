@@ -176,19 +176,17 @@ def average_grads(params: Iterable[nn.Parameter]) -> None:
         p.grad /= dist.get_world_size()
 
 
-def weights_differ(model: nn.Module, processes: Processes) -> bool:
+def compare_weights(model: nn.Module, processes: Processes) -> None:
     """Compare weights over all processes; warn in the first one where they differ."""
     if is_sharded(model):
-        return False
+        return
     sums = [float(p.detach().double().sum()) for p in model.parameters()]
-    differ = any(other != sums for other in processes.gather(sums))
-    if differ and processes.rank == 0:
+    if any(other != sums for other in processes.gather(sums)) and processes.rank == 0:
         warnings.warn(
             "the processes made different weights; all begin with those of the first. Seed before "
             "the model is made: set_seed(42)",
             stacklevel=2,
         )
-    return differ
 
 
 def is_sharded(model: Any) -> bool:

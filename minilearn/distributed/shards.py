@@ -26,6 +26,7 @@ from torch.utils.data import (
 from minilearn.base.batch import n_batches
 from minilearn.distributed.sync import Processes
 
+from ..core.position import with_indices
 from ..core.stream import Unshared
 from ..data.ordered import drawn_by
 from ..data.seeded import ArrayLoader, SeededLoader, ShuffledSampler, draw_seed
@@ -144,7 +145,7 @@ class Shard:
             found = islice(iter(dl), start, None)
         elif isinstance(dl, DataLoader) and not isinstance(dl.dataset, IterableDataset):
             drawn = _Drawn(lambda: list(self._deal_out(_order(dl)))[start:])
-            found = iter(_with_indices(dl, drawn))  # torch draws a seed before the sampler does
+            found = iter(with_indices(dl, drawn))  # torch draws a seed before the sampler does
             drawn.draw()
             return found
         else:
@@ -266,12 +267,3 @@ class _Drawn:
         if self._rows is None:
             self._rows = iter(self._draw())
         return self._rows
-
-
-def _with_indices(dl: DataLoader, indices: Iterable[Any]) -> DataLoader:
-    """Return a copy of a loader that fetches these indices, or batches of them."""
-    own = object.__new__(type(dl))  # a DataLoader lets nobody set these
-    name = "sampler" if dl.batch_sampler is None else "batch_sampler"
-    own_vars = {name: indices, "_iterator": None, "persistent_workers": False}
-    vars(own).update(vars(dl) | own_vars)
-    return own

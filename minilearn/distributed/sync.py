@@ -18,15 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-PLACES = (
-    "a value",
-    "the next batch",
-    "an update",
-    "the end of a batch",
-    "the body of an epoch",
-    "the end of an epoch",
-    "the end of a round",
-)
+PLACES = ("a value", "the next batch", "an update", "the end of the batch")
+PLACES += ("the body of the epoch", "the end of the epoch", "the end of the round")
 WIDTH = 8  # numbers in an exchange
 LOOK_EVERY = 0.25  # seconds between two looks for an error elsewhere, while waiting
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ..base.batch import describe, map_batch, n_rows, tensors
+from ..base.files import FORMATS
 from ..base.rank import rank
 from ..base.seed import preserved_random_states
 from ..base.state_dict import unwrapped
@@ -58,6 +59,9 @@ def export(self: Loop, folder: str | Path, *, pt2: bool = False, onnx: bool = Fa
     `metadata.json`: how the model is made, `dls.pipeline`, class names, shapes of inputs, metrics,
     history, versions. Everything is loaded again and compared on a batch before the folder takes
     its name; an older export there is replaced only then.
+
+    >>> folder = learn.export("cats")
+    >>> learn = load_learner(folder)
 
     Args:
         self: the Learner, with a validation or training loader. Nothing about it changes.
@@ -199,6 +203,7 @@ def _metadata(learn: Loop, made_by: dict[str, Any] | None, snapshot: Snapshot) -
     # JSON knows no infinity
     history = json.loads(json.dumps(list(learn.history), default=str), parse_constant=str)
     return {
+        "format": FORMATS["export"],
         "versions": {n: version(n) for n in ("minilearn", "torch")},
         "model": made_by,
         "inputs": {name: describe(x) for name, x in inputs.items()},

@@ -13,6 +13,7 @@ from torch.utils.data import default_collate
 from ..base.batch import describe
 from ..callbacks.training import is_entropy
 from ..core.learner import Loop
+from ..core.state import learner_of
 from ..core.stream import pick_loader
 from ..data.pipeline import Pipeline, check_outputs, class_names
 from .outputs import item_of
@@ -22,6 +23,8 @@ __all__ = ["Prediction"]
 
 class Prediction(NamedTuple):
     """The prediction for one item.
+
+    >>> learn.infer("cat.png").label  # doctest: +SKIP
 
     Attributes:
         label: name of the most probable class, or its number where classes have no names; None
@@ -92,7 +95,7 @@ def infer(
                 sizes.append(len(run))
                 yield (collate or default_collate)(run)
 
-    for output in self.iter_preds(batches(), with_targs=False, cbs=cbs):
+    for output in learner_of(self).iter_preds(batches(), with_targs=False, cbs=cbs):
         n = sizes.popleft()
         probs = None if turned is None else turned(output)
         found += [_prediction(i, n, output, probs, names) for i in range(n)]

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ..base.batch import default_device
-from ..base.files import reading
+from ..base.files import check_format, reading
 from ..base.seed import preserved_random_states
 from ..callbacks.device import DeviceCB
 from ..callbacks.training import TrainCB
@@ -42,16 +42,14 @@ def read_metadata(folder: Path) -> dict[str, Any]:
 
     Raises:
         CorruptFileError: the file is incomplete, or lacks an entry.
+        NewerFormatError: a newer minilearn wrote it.
         FileNotFoundError: there is none.
     """
     if not (folder / METADATA).is_file():
         raise FileNotFoundError(f"{folder} is no folder of learn.export: it has no {METADATA}")
     with _reading_metadata(folder):
         metadata = json.loads((folder / METADATA).read_text())
-        if not isinstance(metadata, dict):
-            raise ValueError(f"it is a {type(metadata).__name__}, and not an object with names")
-        if missing := [key for key in ("model", "batch", "pipeline") if key not in metadata]:
-            raise ValueError(f"it has no {', '.join(missing)}")
+        check_format(folder / METADATA, "export", metadata.get("format", 1))
         if (made_by := metadata["model"]) is not None:
             arguments = dict(made_by["arguments"])
             metadata["model"] = {"name": str(made_by["name"]), "arguments": arguments}

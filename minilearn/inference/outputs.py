@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from minilearn.base.batch import HALF, _like_mapping, _like_sequence, describe, map_batch
+from ..base.batch import HALF, _like_mapping, _like_sequence, describe, map_batch
 
 
 def kept(x: Any, device: Any = "cpu") -> Any:

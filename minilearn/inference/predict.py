@@ -1,6 +1,7 @@
 """Validate, and predict data sets in order: `validate`, `get_preds`, `iter_preds`, `tta`.
 
-Nothing here changes the Learner, and everything may be called in the middle of a fit.
+None of these changes the Learner, and all may be called in the middle of a fit. CapturePreds keeps
+the predictions that a fit makes.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from ..callbacks.handlers import LambdaCB
 from ..callbacks.training import inputs_and_targets, loss_by_sample, own_loss
 from ..callbacks.transforms import BatchTransformCB
 from ..checkpoint.files import replaced
-from ..core.callback import as_callbacks
+from ..core.callback import Callback, as_callbacks
 from ..core.events import CancelBatchException, Order
 from ..core.history import format_value
 from ..core.learner import Loop
 from ..core.nested import inner, participants
+from ..core.state import learner_of
 from ..core.stream import Stream, Unshared, check_loader, pick_loader
 from ..data.ordered import ordered
 from ..data.seeded import draw_seed
@@ -34,13 +36,18 @@ from ..distributed.barrier import connected
 from ..metrics.callback import MetricsCB
 from .outputs import NpyWriter, joined, kept
 
-__all__ = ["Results"]
+__all__ = ["CapturePreds", "Results"]
 
 NOTHING = "nothing was predicted: a callback cancelled the epoch, or every batch of it"
 
 
 class Results(dict[str, Any]):
-    """Values by name, read as `res["loss"]` or `res.loss`."""
+    """Values by name, read as `res["loss"]` or `res.loss`.
+
+    >>> res = learn.validate()
+    >>> res.loss == res["loss"]
+    True
+    """
 
     __slots__ = ()  # `res.loss = 0` is an error
 
@@ -57,6 +64,9 @@ class Results(dict[str, Any]):
 
 def validate(self: Loop, dl: Any = None, cbs: Any = None) -> Results:
     """Measure loss and metrics on a loader, as the validation of a fit does.
+
+    >>> learn.validate()["loss"] == learn.validate().loss
+    True
 
     Args:
         self: the Learner. Nothing about it changes, and no row of history is written.
@@ -78,13 +88,8 @@ def validate(self: Loop, dl: Any = None, cbs: Any = None) -> Results:
         for cb in metrics:
             cb._log = lambda row: None
         self.fit(1, train=False)
-        results = {name: value for cb in metrics for name, value in _last(cb.rows).items()}
-    return Results(results)
-
-
-def _last(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    row = rows[-1] if rows else {}
-    return {name: value for name, value in row.items() if name not in ("epoch", "train")}
+        rows = [row for cb in metrics for row in cb.rows[-1:]]
+    return Results({k: v for row in rows for k, v in row.items() if k not in ("epoch", "train")})
 
 
 @dataclass
@@ -105,24 +110,19 @@ class Wanted:
         asked |= {"losses": self.with_loss, "decoded": self.decoded}
         return [name for name, wanted in asked.items() if wanted]
 
-    def take(self, learn: Loop) -> list[Any]:
+    def take(self, learn: Loop) -> tuple[Any, ...]:
         """Return the results for the current batch."""
         inputs, targs = inputs_and_targets(learn)
+        found = {"inputs": kept(inputs, self.to)} if self.with_inputs else {}
         preds = kept(_predictions(learn), self.to)
-        found = {"preds": preds if self.act is None else self.act(preds)}
-        if self.with_inputs:
-            found["inputs"] = kept(inputs, self.to)
+        found["preds"] = preds if self.act is None else self.act(preds)
         if self.with_targs:
             found["targs"] = kept(targs, self.to)
         if self.with_loss:
             found["losses"] = kept(learn.loss.reshape(len(learn.loss), -1).mean(1), self.to)
         if self.decoded:
             found["decoded"] = (_decide if self.decoded is True else self.decoded)(found["preds"])
-        return [found[name] for name in self.names]
-
-    def unpacked(self, values: list[Any]) -> Any:
-        """Return several values as a tuple, a single one as it is."""
-        return tuple(values) if len(values) > 1 else values[0]
+        return tuple(found.values())
 
 
 def get_preds(
@@ -173,21 +173,28 @@ def get_preds(
     dl = ordered(_loader(self, dl))
     if out is not None:
         return _to_files(self, dl, cbs, want, Path(out))
-    found: list[tuple[list[Any], int]] = []
+    found: list[tuple[tuple[Any, ...], int]] = []
     _predict(self, dl, cbs, want, lambda *batch: found.append(batch))
-    if (processes := _processes(self, cbs)) is not None:  # batches go to the processes in turn
+    if (
+        processes := connected((*self.cbs, *as_callbacks(cbs)))
+    ) is not None:  # batches go to the processes in turn
         gathered = processes.gather(kept(found))
         found = [part for group in zip_longest(*gathered) for part in group if part is not None]
     if not found:
         raise RuntimeError(NOTHING)
     parts, sizes = zip(*found, strict=True)
-    return want.unpacked([joined(list(column), list(sizes)) for column in zip(*parts, strict=True)])
+    return _alone_or_all(joined(list(parts), list(sizes)))
 
 
 def iter_preds(self: Loop, dl: Any = None, *, cbs: Any = None, **kwargs: Any) -> Iterator[Any]:
     """Yield what `get_preds` returns, for one batch at a time.
 
     Between two batches the Learner is as it was, and may be used for anything.
+
+    >>> for preds, targs in learn.iter_preds():
+    ...     print(len(preds))
+    8
+    8
 
     Args:
         self: the Learner.
@@ -215,7 +222,7 @@ def _batch_by_batch(learn: Loop, stream: Stream, cbs: Any, want: Wanted) -> Iter
                 _predict(learn, Unshared([batch]), cbs, want, take)
             if found:  # else a callback cancelled the batch
                 values, states = found.pop()
-                yield want.unpacked(values)
+                yield _alone_or_all(values)
     finally:
         stream.close()
 
@@ -223,13 +230,63 @@ def _batch_by_batch(learn: Loop, stream: Stream, cbs: Any, want: Wanted) -> Iter
 def capture_preds(self: Loop, cbs: Any = None, inps: bool = False) -> tuple[Any, ...]:
     """Return predictions and targets of the validation set; with `inps` also the inputs, last.
 
+    >>> preds, targs = learn.capture_preds()
+
     Args:
         self: the Learner.
         cbs: further callbacks, such as a BatchTransformCB for test-time augmentation.
         inps: whether to return the inputs.
     """
-    found = self.get_preds(cbs=cbs, with_inputs=inps)
+    found = learner_of(self).get_preds(cbs=cbs, with_inputs=inps)
     return (*found[1:], found[0]) if inps else found
+
+
+class CapturePreds(Callback):
+    """Keep inputs, predictions and targets of the last epoch on the CPU, joined at its end.
+
+    For the validation set use `learn.fit(1, train=False, cbs=CapturePreds())`. `learn.get_preds`
+    does more: it predicts every sample once, in order.
+
+    >>> capture = CapturePreds()
+    >>> learn.fit(1, train=False, cbs=capture)
+
+    Args:
+        inps: whether to keep the inputs.
+
+    Attributes:
+        all_inps: the model's inputs, (N, ...).
+        all_preds: its predictions, (N, K), or a structure of tensors.
+        all_targs: the targets; None where there are none.
+
+    Events: before_epoch, after_batch, cleanup_epoch
+    Order:  STOP
+    Reads:  batch, preds, loss_func
+    Writes:
+    """
+
+    order = Order.STOP
+
+    def __init__(self, inps: bool = True) -> None:
+        self.inps = inps
+        self.all_inps = self.all_preds = self.all_targs = None
+        self._parts: list[tuple[Any, Any, Any]] = []
+        self._sizes: list[int] = []
+
+    def before_epoch(self, learn: Loop) -> None:
+        """Drop what is left of the epoch before."""
+        self._parts, self._sizes = [], []
+
+    def after_batch(self, learn: Loop) -> None:
+        """Keep a batch."""
+        inputs, targets = inputs_and_targets(learn)
+        self._parts.append(kept((inputs if self.inps else None, learn.preds, targets)))
+        self._sizes.append(n_rows(learn.batch))
+
+    def cleanup_epoch(self, learn: Loop) -> None:
+        """Join what there is, also where a cancel ended the epoch."""
+        if self._parts:
+            self.all_inps, self.all_preds, self.all_targs = joined(self._parts, self._sizes)
+        self._parts, self._sizes = [], []
 
 
 def tta(
@@ -266,7 +323,7 @@ def tta(
         for i in range(n):
             torch.manual_seed(seed + i)
             extra = [BatchTransformCB(tfms[i % len(tfms)])] if tfms else []
-            preds, targs = self.get_preds(dl, act=act, cbs=[*as_callbacks(cbs), *extra])
+            preds, targs = learner_of(self).get_preds(dl, act=act, cbs=[*as_callbacks(cbs), *extra])
             total = preds if total is None else total.add_(preds)
     return total / n, targs
 
@@ -287,10 +344,6 @@ def _predict(learn: Loop, dl: Any, cbs: Any, want: Wanted, give: Callable[..., A
         learn.fit(1, train=False)
 
 
-def _processes(learn: Loop, cbs: Any) -> Any:
-    return connected((*learn.cbs, *as_callbacks(cbs)))
-
-
 def _to_files(learn: Loop, dl: Any, cbs: Any, want: Wanted, out: Path) -> Any:
     if out.suffix != ".npy":
         raise ValueError(f"out is the path of a .npy file, got {str(out)!r}")
@@ -300,7 +353,7 @@ def _to_files(learn: Loop, dl: Any, cbs: Any, want: Wanted, out: Path) -> Any:
         with ExitStack() as stack:
             writers = [NpyWriter(stack.enter_context(replaced(path)), path.name) for path in paths]
 
-            def write(found: list[Any], size: int) -> None:
+            def write(found: tuple[Any, ...], size: int) -> None:
                 for writer, value in zip(writers, found, strict=True):
                     writer.write(kept(value))
 
@@ -310,11 +363,15 @@ def _to_files(learn: Loop, dl: Any, cbs: Any, want: Wanted, out: Path) -> Any:
             for writer in writers:
                 writer.finish()
 
-    processes = _processes(learn, cbs)
+    processes = connected((*learn.cbs, *as_callbacks(cbs)))
     write_all() if processes is None else processes.from_first(write_all)
     import numpy as np
 
-    return want.unpacked([np.load(path, mmap_mode="r") for path in paths])
+    return _alone_or_all(tuple(np.load(path, mmap_mode="r") for path in paths))
+
+
+def _alone_or_all(values: Any) -> Any:
+    return values if len(values) > 1 else values[0]
 
 
 def _loader(learn: Loop, dl: Any) -> Any:

@@ -37,7 +37,7 @@ class Stats:
     """
 
     def __init__(self, exact: bool = False) -> None:
-        self.exact, self._sizes, self._seen = exact, [], 0
+        self.exact, self._sizes = exact, []
         self._done: list[Tensor] = []  # on the CPU, (n, 2 + BINS)
         self._block: Any = None  # on the device, (BLOCK, 2 + BINS)
 
@@ -47,14 +47,13 @@ class Stats:
             self.flush()
             self._block = torch.zeros(BLOCK, 2 + BINS, device=acts.device)
         row, x = self._block[len(self._sizes)], _flat(acts)
-        sample = x if self.exact else x[:: _stride(len(x))]
         if self.exact:
             row[1], row[0] = torch.std_mean(x)
         else:  # sums, read in one pass; `flush` computes means and stds
             torch.sum(x, 0, out=row[0])
             torch.dot(x, x, out=row[1])
-        row[2:] = _histogram(sample.abs())
-        self._sizes.append((len(x), len(sample)))
+        row[2:] = _histogram((x if self.exact else x[:: _stride(len(x))]).abs())
+        self._sizes.append(len(x))
         if len(self._sizes) == BLOCK:
             self.flush()
 
@@ -64,27 +63,17 @@ class Stats:
             return
         rows, sizes = self._block[: len(self._sizes)].cpu(), torch.tensor(self._sizes)
         if not self.exact:
-            n, (total, squares) = sizes[:, 0].double(), rows[:, :2].double().unbind(1)
+            n, (total, squares) = sizes.double(), rows[:, :2].double().unbind(1)
             variance = (squares - total**2 / n) / (n - 1).clamp(min=1)
             rows[:, 0], rows[:, 1] = total / n, variance.clamp(min=0).sqrt()
         self._done.append(rows.clone())
-        self._seen, self._sizes, self._block = self._seen + int(sizes[:, 1].sum()), [], None
+        self._sizes, self._block = [], None
 
     @property
     def _rows(self) -> Tensor:
         self.flush()
         self._done = [torch.cat(self._done)] if self._done else [torch.zeros(0, 2 + BINS)]
         return self._done[0]
-
-    @property
-    def overflow(self) -> float:
-        """The fraction of values above 10 or not finite, over all batches."""
-        return 1 - self._rows[:, 2:].sum().item() / max(self._seen, 1)
-
-    @property
-    def non_finite(self) -> int:
-        """The number of batches with a value that is not finite."""
-        return int((~self._rows[:, 0].isfinite()).sum())
 
     def __getitem__(self, i: int) -> list[Tensor]:
         """Return means, stds or histograms."""
@@ -104,6 +93,9 @@ def append_stats(hook: Hook, mod: nn.Module, inp: Any, outp: Any, *, exact: bool
     recorded. Means and stds are those of all values, computed in one pass: where the mean is a
     thousand times the std, the std is rough.
 
+    >>> with Hooks(model, append_stats) as hooks:
+    ...     out = model(xb)
+
     Args:
         hook: where to record.
         mod: the module.
@@ -120,12 +112,24 @@ def append_stats(hook: Hook, mod: nn.Module, inp: Any, outp: Any, *, exact: bool
 
 
 def get_hist(h: Hook) -> Tensor:
-    """Return the histograms of a hook as an image, log(1 + count): shape (40, batches)."""
+    """Return the histograms of a hook as an image, log(1 + count): shape (40, batches).
+
+    >>> with Hooks(model, append_stats) as hooks:
+    ...     out = model(xb)
+    ...     shape = get_hist(hooks[0]).shape
+    >>> shape
+    torch.Size([40, 1])
+    """
     return torch.stack(h.stats[2]).t().float().log1p()
 
 
 def get_min(h: Hook) -> Tensor:
-    """Return for each batch the fraction of values in the first bin, within 0.25 of 0."""
+    """Return for each batch the fraction of values in the first bin, within 0.25 of 0.
+
+    >>> with Hooks(model, append_stats) as hooks:
+    ...     out = model(xb)
+    ...     dead = get_min(hooks[0])
+    """
     counts = torch.stack(h.stats[2]).t().float()
     return counts[0] / counts.sum(0)
 

@@ -42,6 +42,8 @@ def diagnose(
 
     No update is made, and nothing changes.
 
+    >>> learn.diagnose()
+
     Args:
         self: the Learner.
         n: the number of batches; the loader is repeated as often as needed.

@@ -32,7 +32,10 @@ SCRIPT = tuple((indent, name) for indent, names in LEVELS for name in names.spli
 
 
 def explain(self: Loop) -> None:
-    """Show what runs when: every event, who handles it in which order, who owns each action."""
+    """Show what runs when: every event, who handles it in which order, who owns each action.
+
+    >>> learn.explain()
+    """
     show(explain_text(self))
 
 

@@ -22,6 +22,11 @@ class GradientStats(Callback):
 
     A healthy ratio is about 1e-3. Listed after a callback that clips, it sees clipped gradients.
 
+    >>> stats = GradientStats()
+    >>> learn.fit(1, cbs=stats)
+    >>> stats.ratios.shape  # updates, layers
+    torch.Size([4, 3])
+
     Args:
         every: record every `every`-th update; this copies the weights.
 

@@ -55,6 +55,10 @@ class Hook(_Removable):
     its return value is ignored. A module that runs twice in a forward pass fires twice. Keep a
     reference: a hook that nobody holds is gone at once.
 
+    >>> shapes = []
+    >>> with Hook(model[0], lambda hook, module, inp, outp: shapes.append(outp.shape)):
+    ...     out = model(xb)
+
     Args:
         m: the module.
         f: the function; with `backward` it gets the gradients of input and output instead.
@@ -99,6 +103,12 @@ class Hooks(_Removable, list):
 
     Deleting an element removes its hook. If one module is refused, none keeps a hook.
 
+    >>> def keep_mean(hook, module, inp, outp):
+    ...     hook.mean = float(outp.mean())
+    >>> with Hooks(model, keep_mean) as hooks:
+    ...     out = model(xb)
+    ...     means = [hook.mean for hook in hooks]
+
     Args:
         ms: modules; or one module, for its children (itself, where it has none).
         f: called as `f(hook, module, input, output)`, see `Hook`.
@@ -141,6 +151,12 @@ class HooksCallback(Callback):
 
     The hooks are removed when the fit ends, however it ended. Nested runs (`validate` within the
     fit, say) are not recorded. A module that runs twice in a batch is recorded twice.
+
+    >>> def keep_std(hook, module, inp, outp):
+    ...     hook.std = float(outp.std())
+    >>> hooks = HooksCallback(keep_std, lambda module: isinstance(module, nn.ReLU))
+    >>> learn.fit(1, cbs=hooks)
+    >>> stds = [hook.std for hook in hooks]
 
     Args:
         hookfunc: called as `hookfunc(hook, module, input, output)`; `hook.name` is the layer's.

@@ -18,6 +18,7 @@ from ..base.plotting import as_written, new_axes, quiet, show_images
 from ..callbacks.training import loss_by_sample
 from ..core.history import History
 from ..core.learner import Loop
+from ..core.state import learner_of
 from ..data.pipeline import check_outputs, class_names
 from .show_batches import GREY, images_of, own_colours
 
@@ -37,6 +38,10 @@ class TopLoss(NamedTuple):
 
 class Interpretation:
     """The errors of a classifier on a data set; made by `Interpretation.from_learner`.
+
+    >>> interp = Interpretation.from_learner(learn)
+    >>> interp.most_confused()
+    >>> interp.plot_top_losses(4)
 
     Attributes:
         confusion: how often class i (row) was predicted as class j (column), int64, shape (K, K).
@@ -68,7 +73,7 @@ class Interpretation:
         """
         confusion, top, seen = torch.zeros((), dtype=torch.int64), [], 0
         wanted = {"with_inputs": True, "with_loss": _has_loss_by_sample(learn)}
-        for inputs, preds, targs, *losses in learn.iter_preds(dl, cbs=cbs, **wanted):
+        for inputs, preds, targs, *losses in learner_of(learn).iter_preds(dl, cbs=cbs, **wanted):
             _check(preds, targs)
             confusion = confusion + _count(preds, targs)
             losses = losses or [F.cross_entropy(preds, targs, reduction="none")]

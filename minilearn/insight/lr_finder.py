@@ -34,6 +34,8 @@ class LRFinderCB(Callback):
     groups of the optimizer keep the ratio of their rates, and the largest is recorded. Validation
     is skipped.
 
+    >>> learn.fit(1, cbs=LRFinderCB(), lr=1e-4)  # `learn.lr_find()` also puts all back
+
     Args:
         gamma: factor between two updates; with both `end_lr` and `num_it` it follows from them.
         max_mult: the loss has diverged when two updates in a row are above so many times the lowest
@@ -49,9 +51,9 @@ class LRFinderCB(Callback):
     Raises:
         ValueError: the rates do not rise, or the optimizer has no rate.
 
-    Events: before_fit, before_epoch, after_loss, after_step, after_batch, after_epoch, cleanup_fit
+    Events: before_fit, before_epoch, after_loss, after_batch, after_epoch, cleanup_fit
     Order:  STOP
-    Reads:  training, opt, loss, loss_func, batch, n_items, depth, cbs
+    Reads:  training, opt, loss, loss_func, batch, n_items, steps_done, depth, cbs
     Writes:
     Syncs:  once a batch
     """
@@ -94,8 +96,8 @@ class LRFinderCB(Callback):
         self._ratios = [rate / top for rate in rates]
         self._lr = top if self.start_lr is None else self.start_lr
         self._factor, self._length = self.course(self._lr)
-        self.lrs, self.losses, self._sum, self._items, self._done = [], [], 0.0, 0.0, False
-        self._by_update = hasattr(type(learn), "steps_done")  # else every batch is an update
+        self.lrs, self.losses, self._sum, self._items = [], [], 0.0, 0.0
+        self._steps = attribute(learn, "steps_done")  # None where every batch is an update
         self._set_rates(learn.opt)
 
     def before_epoch(self, learn: Loop) -> None:
@@ -114,34 +116,28 @@ class LRFinderCB(Callback):
             self._record()
             raise CancelFitException
 
-    def after_step(self, learn: Loop) -> None:
-        """Record the update and raise the rate."""
-        if self._by_update:
-            self._next(learn.opt)
-
     def after_batch(self, learn: Loop) -> None:
-        """End the search, after all others have seen the batch."""
-        if not self._by_update:
+        """Record the update, if there was one, then raise the rate or end the search."""
+        steps = attribute(learn, "steps_done")
+        if steps is None or steps > self._steps:
+            self._steps = steps
             self._next(learn.opt)
-        self._end_if_done()
 
     def after_epoch(self, learn: Loop) -> None:
-        """End it too if the last update closed an open group of batches."""
-        self._end_if_done()
+        """Do so too where the update of an open group of batches was made at the end."""
+        if self._items:
+            self.after_batch(learn)
 
     def cleanup_fit(self, learn: Loop) -> None:
         """Show the curve in a notebook, in a fit of the user's own."""
         if len(self.lrs) > 1 and in_notebook() and not attribute(learn, "depth"):
             plot_curves(self.lrs, self.losses)
 
-    def _end_if_done(self) -> None:
-        if self._done:
-            raise CancelFitException
-
     def _next(self, opt: Any) -> None:
         self._record()
         diverged = min(self.losses[-2:]) > limit(self.losses, self.max_mult)
-        self._done = diverged or len(self.lrs) == self._length
+        if diverged or len(self.lrs) == self._length:
+            raise CancelFitException
         self._lr *= self._factor
         self._set_rates(opt)
 

@@ -32,6 +32,8 @@ def dry_run(self: Loop, cbs: Any = None, lr: float | slice | None = None) -> Non
     printed is not shown. Afterwards weights, buffers, optimizer, counters, history, random states
     and callbacks are as they were. An error is raised as in the fit, with its location.
 
+    >>> learn.dry_run()
+
     Args:
         self: the Learner.
         cbs: further callbacks of the fit.
@@ -57,6 +59,8 @@ def find_batch_size(self: Loop, start: int = 32, limit: int = 4096) -> int:
     Each is tried with two training steps on copies of the first batch's samples; then all is as it
     was. Other batches that a loader keeps in memory are not counted: choose a size a little below.
     On a CPU choose a `limit` with care, since other programs share its memory.
+
+    >>> learn.find_batch_size(start=8, limit=16)
 
     Args:
         self: the Learner.

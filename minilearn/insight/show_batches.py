@@ -13,6 +13,7 @@ from ..core.callback import as_callbacks
 from ..core.events import CancelFitException, Order
 from ..core.learner import Loop
 from ..core.nested import inner, participants
+from ..core.state import learner_of
 from ..data.pipeline import class_names
 from ..data.show_batch import GREY, images_of, own_colours, show_titled
 
@@ -22,6 +23,8 @@ def show_image_batch(self: Loop, max_n: int = 9, cbs: Any = None, **kwargs: Any)
 
     They are transformed; no training step is made, and nothing changes. If `dls` knows the mean and
     std that normalised the images, they are shown in their own colours.
+
+    >>> learn.show_image_batch()
 
     Args:
         self: the Learner.
@@ -42,6 +45,8 @@ def show_image_batch(self: Loop, max_n: int = 9, cbs: Any = None, **kwargs: Any)
 def show_batch(self: Loop, max_n: int = 9, cbs: Any = None, **kwargs: Any) -> np.ndarray:
     """Show the images of a training batch with their classes, as the model would get them.
 
+    >>> learn.show_batch()
+
     Args:
         self: the Learner.
         max_n: how many images, at most.
@@ -56,6 +61,8 @@ def show_results(
 ) -> np.ndarray:
     """Show the first images of a data set as predicted / actual, wrong ones in red.
 
+    >>> learn.show_results()
+
     Args:
         self: the Learner, of a classifier.
         dl: a loader or the name of one, as in `get_preds`.
@@ -63,7 +70,7 @@ def show_results(
         cbs: further callbacks.
         kwargs: go to `show_images`.
     """
-    found = next(self.iter_preds(dl, with_inputs=True, decoded=True, cbs=cbs))
+    found = next(learner_of(self).iter_preds(dl, with_inputs=True, decoded=True, cbs=cbs))
     images, targs, decided = images_of(found[0])[:max_n], found[2], found[3]
     names = class_names(self.dls)
     pairs = [

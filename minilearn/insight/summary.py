@@ -53,6 +53,8 @@ def summary(self: Loop, cbs: Any = None) -> None:
     are those of torch's counter for the whole batch (a multiply-add is two). The last row has
     totals: all parameters, also those of layers that did not run, and their memory.
 
+    >>> learn.summary()
+
     Args:
         self: the Learner.
         cbs: further callbacks.

@@ -1,15 +1,12 @@
-"""Where the time of a fit goes: TimerCB, ProfilerCB."""
+"""Where the time of a fit goes: TimerCB."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
 from functools import wraps
-from pathlib import Path
 from time import perf_counter
 from typing import Any
-
-import torch
 
 from ..core.callback import Callback, owner_name
 from ..core.events import ACTIONS, Order
@@ -21,8 +18,8 @@ def timings_of(learn: Loop) -> History:
     """Return where the last fit with a `TimerCB` spent its time, a row for each who and what.
 
     Columns: `who` (a callback, the owner of an action, "loader"), `what` (an event, an action,
-    "next batch"), `calls`, `seconds`, on a GPU `device_seconds`, and `fraction` of the fit. The
-    first rows sum up "model" (the five actions), "callbacks", "data", and the rest, "loop".
+    "next batch"), `calls`, `seconds`, and `fraction` of the fit. The first rows sum up "model" (the
+    five actions), "callbacks", "data", and the rest, "loop".
 
     Raises:
         AttributeError: there was no TimerCB.
@@ -35,8 +32,11 @@ def timings_of(learn: Loop) -> History:
 class TimerCB(Callback):
     """Time every handler, every action and the wait for data; `learn.timings` shows the table.
 
-    Without it the loop measures nothing. On a GPU, CUDA events time the work, too; they are read
-    once in 512 measurements.
+    Without it the loop measures nothing. The times are those of Python: a GPU works on while they
+    stop, and whatever waits for it takes long. See `torch.profiler` for the times of kernels.
+
+    >>> learn.fit(1, cbs=TimerCB())
+    >>> learn.timings
 
     Args:
         hint: warn if more than this fraction of the training waits for data.
@@ -45,7 +45,6 @@ class TimerCB(Callback):
     Order:  ACCUMULATE
     Reads:  training
     Writes:
-    Syncs: on a GPU, once in 512 measurements
     """
 
     order = Order.ACCUMULATE  # a batch begins before the other handlers, and ends after them
@@ -56,10 +55,8 @@ class TimerCB(Callback):
 
     def before_fit(self, learn: Loop) -> None:
         """Start the clock."""
-        self._sums: dict[tuple[str, str, str], list[float]] = {}  # calls, seconds, device seconds
-        self._unread: list[tuple[list[float], Any, Any]] = []  # sums, CUDA events before and after
+        self._sums: dict[tuple[str, str, str], list[float]] = {}  # calls, seconds
         self._waited = self._worked = 0.0
-        self._on_gpu = torch.cuda.is_available()
         self._start = self._mark = perf_counter()  # the mark: when the last handler ended
         learn.wrap_handlers(self._timed)
 
@@ -80,7 +77,6 @@ class TimerCB(Callback):
 
     def cleanup_fit(self, learn: Loop) -> None:
         """Make the table, and warn if the data take most of the time."""
-        self._read_device()
         vars(learn)["_timings"] = self._rows(perf_counter() - self._start)
         fraction = self._waited / max(self._waited + self._worked, 1e-9)
         if fraction > self.hint:
@@ -95,114 +91,32 @@ class TimerCB(Callback):
 
         @wraps(f, updated=())
         def run(*args: Any) -> Any:
-            start, event = perf_counter(), self._device_event()
+            start = perf_counter()
             try:
                 return f(*args)
             finally:
                 end = perf_counter()
-                self._add(kind, who, name, end - start, event)
+                self._add(kind, who, name, end - start)
                 if name != "before_batch":  # one in a lower slot is no end of the wait for data
                     self._mark = end
 
         vars(run)["__self__"] = owner  # whom notes on errors name
         return run
 
-    def _add(self, kind: str, who: str, what: str, seconds: float, event: Any = None) -> None:
-        sums = self._sums.setdefault((kind, who, what), [0, 0.0, 0.0])
+    def _add(self, kind: str, who: str, what: str, seconds: float) -> None:
+        sums = self._sums.setdefault((kind, who, what), [0, 0.0])
         sums[0] += 1
         sums[1] += seconds
-        if event is not None:
-            self._unread.append((sums, event, self._device_event()))
-            if len(self._unread) >= 512:
-                self._read_device()
-
-    def _device_event(self) -> Any:
-        if not self._on_gpu:
-            return None
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def _read_device(self) -> None:
-        if self._unread:
-            self._unread[-1][2].synchronize()
-        for sums, begin, end in self._unread:
-            sums[2] += begin.elapsed_time(end) / 1000
-        self._unread = []
 
     def _rows(self, total: float) -> History:
-        kinds = {kind: [0, 0.0, 0.0] for kind in ("model", "callbacks", "data")}
-        for (kind, _, _), sums in self._sums.items():
-            kinds[kind] = [a + b for a, b in zip(kinds[kind], sums, strict=True)]
-        rest = total - sum(seconds for _, seconds, _ in kinds.values())
-        rows = History()
-        for kind, sums in {**kinds, "loop": [1, rest, 0.0]}.items():
-            rows.append(self._row(kind, "all", sums, total))
+        kinds = {(kind, "all"): [0, 0.0] for kind in ("model", "callbacks", "data")}
+        for (kind, _, _), (calls, seconds) in self._sums.items():
+            kinds[kind, "all"][0] += calls
+            kinds[kind, "all"][1] += seconds
+        kinds["loop", "all"] = [1, total - sum(seconds for _, seconds in kinds.values())]
         details = sorted(self._sums.items(), key=lambda item: -item[1][1])
-        rows += [self._row(who, what, sums, total) for (_, who, what), sums in details]
-        return rows
-
-    def _row(self, who: str, what: str, sums: list[float], total: float) -> dict[str, Any]:
-        device = {"device_seconds": sums[2]} if self._on_gpu else {}
-        row = {"who": who, "what": what, "calls": sums[0], "seconds": sums[1], **device}
-        return row | {"fraction": sums[1] / total}
-
-
-class ProfilerCB(Callback):
-    """Record some training batches with torch.profiler, in a file `trace.json` for Perfetto.
-
-    Args:
-        steps: the first training batch to record, counted from 0, and the one to stop before.
-        dir: the folder for the file.
-        options: for `torch.profiler.profile`, such as record_shapes or with_stack.
-
-    Attributes:
-        profile: torch's object, for `profile.key_averages()`; None before the first fit.
-
-    Raises:
-        ValueError: `steps` are not two rising numbers.
-
-    Events: before_fit, cleanup_batch, cleanup_fit
-    Order:  ACCUMULATE
-    Reads:  scratch, training
-    Writes:
-    """
-
-    order = Order.ACCUMULATE
-    in_probe = False
-
-    def __init__(
-        self, steps: tuple[int, int] = (10, 13), dir: str | Path = ".", **options: Any
-    ) -> None:
-        first, stop = steps
-        if not 0 <= first < stop:
-            raise ValueError(f"steps=(first, stop) are two rising numbers, got {steps!r}")
-        self.steps, self.dir, self.options = steps, Path(dir), options
-        self.profile: Any = None  # torch's, in a fit
-
-    def before_fit(self, learn: Loop) -> None:
-        """Start the profiler, which waits, and warms up for one batch."""
-        first, stop = self.steps
-        plan = torch.profiler.schedule(
-            wait=max(first - 1, 0), warmup=min(first, 1), active=stop - first, repeat=1
+        found = [*kinds.items(), *((key[1:], sums) for key, sums in details)]
+        return History(
+            {"who": who, "what": what, "calls": n, "seconds": s, "fraction": s / total}
+            for (who, what), (n, s) in found
         )
-        path = (learn.scratch or self.dir) / "trace.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.profile = torch.profiler.profile(
-            schedule=plan,
-            on_trace_ready=lambda profile: profile.export_chrome_trace(str(path)),
-            **self.options,
-        )
-        self.profile.start()
-        self._runs = True
-
-    def cleanup_batch(self, learn: Loop) -> None:
-        """Count the batch."""
-        if learn.training and self._runs:
-            self.profile.step()
-
-    def cleanup_fit(self, learn: Loop) -> None:
-        """Stop, and write what there is of a fit that was shorter."""
-        if self.profile is not None and self._runs:
-            self._runs = False
-            self.profile.stop()

@@ -18,6 +18,7 @@ from ..core.callback import Callback
 from ..core.events import CancelException, Order
 from ..core.learner import Loop
 from ..core.plan import parse_every
+from ..core.state import learner_of
 from ..metrics.callback import MetricsCB
 from ..metrics.mean import loss_of
 from ..progress.callback import ProgressCB
@@ -35,6 +36,11 @@ def log(self: Loop, smooth: bool = True, *, bar: bool = False, **values: Any) ->
     next record of an update during training, larger tensors become histograms, and figures of
     matplotlib images. Tensors are read when a record or row is written. A ProgressCB plots those
     that its `plot` names.
+
+    >>> def after_loss(learn):
+    ...     learn.log(loss_squared=learn.loss**2)
+    >>> with learn.on("after_loss", after_loss):
+    ...     learn.fit(1)
 
     Args:
         self: the Learner.
@@ -57,12 +63,14 @@ def log(self: Loop, smooth: bool = True, *, bar: bool = False, **values: Any) ->
 def log_values(smooth: bool = True, **values: Any) -> None:
     """Do `learn.log` for the fit that is running: for a model, which knows no Learner.
 
+    >>> log_values(loss_of_the_decoder=0.5)  # in a model's forward; without a fit it does nothing
+
     Args:
         smooth: as in `learn.log`.
         values: by name.
     """
     if _running:
-        _running[-1].log(smooth, **values)
+        learner_of(_running[-1]).log(smooth, **values)
 
 
 def failed(error: BaseException | None) -> bool:
@@ -87,6 +95,11 @@ class LoggerCB(Callback):
     Your own logger overrides `_write`, and `_open`, `_close` and `_media` where it needs them. If
     one of these raises, there is one warning and the training goes on; records are kept, and tried
     again at the end of each round. Only rank 0 writes.
+
+    >>> logger = LoggerCB()
+    >>> learn.fit(2, cbs=logger)
+    >>> len(logger.records)
+    2
 
     Args:
         every: updates between two records; None for the rows of the history alone.

@@ -65,6 +65,8 @@ class JSONLLoggerCB(_FileCB):
 
     A new fit renames the file of another (`log_1.jsonl`); a resumed one goes on in it.
 
+    >>> learn.fit(2, cbs=JSONLLoggerCB("records.jsonl"))
+
     Args:
         path: the file; to a pipe, a device or a link the records are appended as they come.
         every: updates between two records; None for the rows of the history alone.
@@ -88,6 +90,8 @@ class CSVLoggerCB(_FileCB):
     """Write the records to a CSV file, numbers in full, nothing where one lacks a column.
 
     A new fit renames the file of another (`log_1.csv`); a resumed one goes on in it.
+
+    >>> learn.fit(2, cbs=CSVLoggerCB("history.csv", every=50))
 
     Args:
         path: the file; to a pipe, a device or a link the records are appended as they come.
@@ -137,6 +141,8 @@ class TensorBoardCB(LoggerCB):
 
     A new fit moves the events of another into a folder `earlier_1`. A resumed one goes on and hides
     the events of later updates; the figures of a validation that is repeated are there twice.
+
+    >>> learn.fit(2, cbs=TensorBoardCB("runs/a"))  # doctest: +SKIP
 
     Args:
         dir: the folder to point TensorBoard at.

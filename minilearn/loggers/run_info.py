@@ -28,6 +28,8 @@ class RunCB(Callback):
     how `dls.pipeline` reads images, torch's seed, versions and devices, the git commit of the
     working directory and whether files differ from it.
 
+    >>> learn.fit(1, cbs=RunCB("runs/a", note="a first try"))
+
     Args:
         dir: the folder.
         settings: what else to write, such as your own options.
@@ -48,14 +50,11 @@ class RunCB(Callback):
         self._file = (learn.scratch or self.dir) / "run.json"
         self._runs = json.loads(self._file.read_text()) if self._file.exists() else []
         entry = {"began": _now(), "arguments": sys.argv, "settings": self.settings}
-        entry |= {
-            "plan": learn.plan.settings,
-            "model": str(learn.model),
-            "seed": torch.initial_seed(),
-        }
+        entry |= {"plan": learn.plan.settings, "model": str(learn.model)}
         if (pipeline := getattr(learn.dls, "pipeline", None)) is not None:
             entry["images"] = pipeline.reading
         entry |= {"opt": {"name": type(learn.opt).__name__, **getattr(learn.opt, "defaults", {})}}
+        entry["seed"] = torch.initial_seed()
         self._runs.append({**entry, "git": git_state(), "environment": environment()})
         self._write()
 

@@ -16,7 +16,14 @@ from ..metrics.mean import Mean
 
 
 class HistoryBuffer:
-    """The values of one name: the last `window_size` for `avg`, `median`, `latest`; sums of all."""
+    """The values of one name: the last `window_size` for `avg`, `median`, `latest`; sums of all.
+
+    >>> losses = HistoryBuffer()
+    >>> for loss in (1.0, 2.0, 6.0):
+    ...     losses.update(loss)
+    >>> losses.avg, losses.median, losses.latest
+    (3.0, 2.0, 6.0)
+    """
 
     def __init__(self, window_size: int = 20) -> None:
         self._window: deque[Any] = deque(maxlen=window_size)

@@ -35,6 +35,8 @@ class LogCB(LoggerCB):
     included. The file is appended to; a resumed fit says so. Rank 0 prints, and each process has a
     file of its own (`log_rank1.txt`). While a fit runs, a MetricsCB does not print its rows.
 
+    >>> learn.fit(2, cbs=LogCB(every=100, path="log.txt"))
+
     Args:
         every: updates between two lines.
         path: a file `*.txt` or `*.log`, or a folder for `log.txt`; None for the console alone.
@@ -66,7 +68,7 @@ class LogCB(LoggerCB):
         self._own_handlers = [h for h in self.logger.handlers if path and h not in before]
         self._redirected = ExitStack()
         for cb in learn.cbs:
-            if isinstance(cb, MetricsCB) and "_log" not in vars(cb):
+            if isinstance(cb, MetricsCB) and cb.prints_rows():
                 self._redirected.enter_context(redirected_log(cb))
         self._clear()
         self._train = self._valid = 0.0  # seconds in this fit, and of what:
@@ -174,6 +176,9 @@ def setup_logger(
     """Set up a logger for the console and a file, and return it; a second call adds nothing twice.
 
     Levels other than INFO are shown, in colour on a terminal. Only rank 0 prints.
+
+    >>> logger = setup_logger("mine", "logs")
+    >>> logger.info("it begins")
 
     Args:
         name: of the logger; None for the root logger.

@@ -16,6 +16,8 @@ class WandbCB(LoggerCB):
 
     A run that you began with `wandb.init` is used and left open; else one is begun and finished.
 
+    >>> learn.fit(2, cbs=WandbCB(project="digits"))  # doctest: +SKIP
+
     Args:
         every: updates between two records; None for the rows of the history alone.
         init: for `wandb.init`: project, name, config, mode="offline", …
@@ -65,6 +67,8 @@ class WandbCB(LoggerCB):
 
 class MLflowCB(LoggerCB):
     """Send the records and figures to an MLflow server or store.
+
+    >>> learn.fit(2, cbs=MLflowCB("sqlite:///mlflow.db", experiment="digits"))  # doctest: +SKIP
 
     Args:
         uri: such as "sqlite:///mlflow.db"; by default what MLflow is set to.

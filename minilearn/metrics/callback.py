@@ -27,9 +27,8 @@ from .update import (
     Updater,
     as_metric,
     check_name,
-    memory,
+    keeps_history,
     metrics_by_name,
-    remember,
     restore_state,
     saved_state,
 )
@@ -46,6 +45,9 @@ class MetricsCB(Callback):
     `TrainCB(sample_weight=...)` names, and is averaged by them. Each epoch and validation begins
     anew. Values are read from the device at its end; the training loss is looked at in between, see
     `on_nan`. What `learn.log` was given is measured in the same way.
+
+    >>> cbs = [TrainCB(), MetricsCB(accuracy, top2=partial(accuracy, topk=2))]
+    >>> Learner(model, dls, F.cross_entropy, cbs=cbs).fit(1)
 
     Args:
         ms: metrics that are named after their class or function (`MulticlassAccuracy`, then
@@ -87,7 +89,6 @@ class MetricsCB(Callback):
             raise ValueError(f"on_nan is 'raise' or 'warn', got {on_nan!r}")
         self.on_nan, self.quiet, self.rows = on_nan, quiet, []
         self.metrics = {n: as_metric(n, m) for n, m in metrics_by_name(ms, metrics).items()}
-        self._new = {name: memory(m) for name, m in self.metrics.items()}
         self.loss = Mean()
         self.all_metrics = {**self.metrics, "loss": self.loss}
         self.parts: dict[str, Mean] = {}  # of losses that are sums of named parts
@@ -297,8 +298,12 @@ class MetricsCB(Callback):
         known = [_column(name, "train") for name in self.metrics]
         return list(dict.fromkeys(["train_loss", "valid_loss", *known, *self.metrics, *self._seen]))
 
+    def prints_rows(self) -> bool:
+        """Return whether `_log` is this class's own, which a display may replace for a fit."""
+        return getattr(self._log, "__func__", None) is MetricsCB._log
+
     def _log(self, row: dict[str, Any]) -> None:
-        """Print a row; a ProgressCB replaces this for the time of a fit."""
+        """Print a row. A ProgressCB replaces this for the time of a fit, but not one of yours."""
         if self.quiet or rank():
             return
         values = [f"{k} {format_value(v)}" for k, v in row.items() if k not in ("epoch", "train")]
@@ -336,8 +341,6 @@ class MetricsCB(Callback):
         """Return the rows, and what the running epoch has measured so far."""
         state: dict[str, Any] = {"rows": [dict(r) for r in self.rows], "measuring": self._measuring}
         state["names"] = list(self.metrics)
-        kept = {name: memory(m, self._new[name]) for name, m in self.metrics.items()}
-        state["memory"] = {name: numbers for name, numbers in kept.items() if numbers}
         if self._measuring:
             state["metrics"] = {name: saved_state(name, m) for name, m in self.all_metrics.items()}
             state["parts"] = {name: mean.state_dict() for name, mean in self.parts.items()}
@@ -349,22 +352,16 @@ class MetricsCB(Callback):
         """Go on in this epoch, or with the next; to be called after `before_fit`."""
         self._resumed, self.rows = state, [dict(row) for row in state["rows"]]
         self.differences = differences(state, {"names": list(self.metrics)}, "metrics")
+        forget = [name for name, metric in self.metrics.items() if keeps_history(metric)]
+        self.differences += [f"metrics: {n} forgets its values before the resume" for n in forget]
         if self._measuring:
             self._resume()
-        else:
-            self._remember(state)
-
-    def _remember(self, state: dict[str, Any]) -> None:
-        for name, numbers in state["memory"].items():
-            if name in self.metrics:
-                remember(self.metrics[name], numbers)
 
     def _resume(self) -> None:
         state, self._resumed = self._resumed, None
         if state["measuring"]:
             for name in self.all_metrics.keys() & state["metrics"].keys():
                 restore_state(self.all_metrics[name], state["metrics"][name])
-            self._remember(state)
             self.parts, self.logged = {}, {}  # a resume fires before_epoch again
             for name, saved in state["parts"].items():
                 self._mean(name, self.parts).load_state_dict(saved)

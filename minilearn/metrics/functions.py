@@ -26,6 +26,9 @@ def accuracy(
 ) -> Tensor:
     """Return the fraction of targets that the predictions hit.
 
+    >>> accuracy(tensor([[0.9, 0.1], [0.2, 0.8]]), tensor([0, 0]))
+    tensor(0.5000)
+
     Args:
         preds: logits or probabilities, shape (B, K, ...), or labels of the targets' shape.
         targs: labels, shape (B, ...), or probabilities of the predictions' shape.
@@ -67,6 +70,9 @@ def accuracy_multi(
 ) -> Tensor:
     """Return the fraction of yes-or-no outputs that are right, as in multi-label classification.
 
+    >>> accuracy_multi(tensor([[2.0, -1.0], [0.5, 3.0]]), tensor([[1, 0], [0, 1]]))
+    tensor(0.7500)
+
     Args:
         preds: logits, any shape.
         targs: zeros and ones of that shape.
@@ -79,20 +85,32 @@ def accuracy_multi(
 
 
 def mae(preds: Tensor, targs: Tensor) -> Tensor:
-    """Return the mean absolute error, over all outputs."""
+    """Return the mean absolute error, over all outputs.
+
+    >>> mae(tensor([[1.0], [2.0]]), tensor([[1.5], [2.5]]))
+    tensor(0.5000)
+    """
     _check_same_shape(preds, targs)
     return (preds - targs).abs().mean()
 
 
 def mse(preds: Tensor, targs: Tensor) -> Tensor:
-    """Return the mean squared error, over all outputs."""
+    """Return the mean squared error, over all outputs.
+
+    >>> mse(tensor([[1.0], [2.0]]), tensor([[1.5], [2.5]]))
+    tensor(0.2500)
+    """
     _check_same_shape(preds, targs)
     return (preds - targs).square().mean()
 
 
 @averaged(mse, finish=torch.sqrt)
 def rmse(preds: Tensor, targs: Tensor) -> Tensor:
-    """Return the root of the mean squared error; in MetricsCB, that of all items of an epoch."""
+    """Return the root of the mean squared error; in MetricsCB, that of all items of an epoch.
+
+    >>> rmse(tensor([[1.0], [2.0]]), tensor([[1.5], [2.5]]))
+    tensor(0.5000)
+    """
     return mse(preds, targs).sqrt()
 
 
@@ -112,6 +130,7 @@ def skm(func: Callable[..., Any], pred: Callable[[Any], Any] | None = None, **kw
         pred: turns predictions into what `func` expects, such as `lambda p: p.argmax(1)`.
         kwargs: go to `func`.
 
+    >>> from sklearn.metrics import f1_score
     >>> MetricsCB(f1=skm(f1_score, lambda p: p.argmax(1), average="macro"))
     """
     return JoinedMetric(func, pred, kwargs)

@@ -19,7 +19,7 @@ from ..base.lazy import LazyName
 from ..base.text import did_you_mean
 from .mean import FunctionMean
 
-CACHES = ("_computed", "_forward_cache")  # results in torchmetrics, which a reset clears
+HISTORIES = ("torchmetrics.wrappers.minmax", "torchmetrics.wrappers.running")
 KEEP_BYTES = 256 * 1024  # clones of predictions and targets kept for one joined update
 KEEP_BATCHES = 64  # more of them save nothing: their memory would be cold
 
@@ -193,7 +193,7 @@ def saved_state(name: str, metric: Any) -> Any:
     """Return what a metric has collected, None (with a warning) if it cannot say."""
     if hasattr(metric, "metric_state"):  # torchmetrics leaves it out of state_dict
         # a collection before its members: asked for its state, it brings theirs up to date
-        return {name: copy.deepcopy(m.metric_state) for name, m in _within(metric)}
+        return {name: copy.deepcopy(m.metric_state) for name, m in _with_state(metric)}
     if hasattr(metric, "state_dict"):
         return metric.state_dict()
     warnings.warn(
@@ -206,7 +206,7 @@ def saved_state(name: str, metric: Any) -> Any:
 def restore_state(metric: Any, state: Any) -> None:
     """Let a metric go on from `saved_state`."""
     if hasattr(metric, "metric_state"):
-        for name, m in _within(metric):
+        for name, m in _with_state(metric):
             for key in getattr(m, "_defaults", ()):  # a collection has none of its own
                 setattr(m, key, copy.deepcopy(state[name][key]))
             m._update_count = 1  # else compute warns that nothing was collected
@@ -214,40 +214,12 @@ def restore_state(metric: Any, state: Any) -> None:
         metric.load_state_dict(state)
 
 
-def memory(metric: Any, new: dict[str, dict[str, Any]] | None = None) -> dict[str, dict[str, Any]]:
-    """Return the numbers that metrics of torchmetrics keep beside their states, as wrappers do.
-
-    Args:
-        metric: of any kind; others have no such numbers.
-        new: what this returned for the new metric; equal numbers, its settings, are left out.
-    """
-    found = {}
-    for name, m in _within(metric):
-        skipped = (*getattr(m, "_defaults", ()), *CACHES)
-        found[name] = {
-            key: copy.deepcopy(value)
-            for key, value in vars(m).items()
-            if isinstance(value, (int, float, Tensor)) and type(value) is not bool
-            if key not in skipped and not (new and _equal(value, new[name].get(key)))
-        }
-    return {name: numbers for name, numbers in found.items() if numbers or new is None}
-
-
-def remember(metric: Any, numbers: dict[str, dict[str, Any]]) -> None:
-    """Give a metric back what `memory` returned."""
-    for name, m in _within(metric):
-        for key, value in numbers.get(name, {}).items():
-            setattr(m, key, copy.deepcopy(value))
-
-
-def _equal(a: Any, b: Any) -> bool:
-    if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return torch.equal(a.cpu(), b.cpu())
-    return type(a) is type(b) and a == b
-
-
-def _within(metric: Any) -> list[tuple[str, Any]]:
+def _with_state(metric: Any) -> list[tuple[str, Any]]:
     """Return a metric of torchmetrics and those inside it, each with a state of its own."""
-    if not hasattr(metric, "metric_state"):
-        return []
-    return [(name, m) for name, m in metric.named_modules() if hasattr(m, "metric_state")]
+    modules = metric.named_modules() if hasattr(metric, "metric_state") else ()
+    return [(name, m) for name, m in modules if hasattr(m, "metric_state")]
+
+
+def keeps_history(metric: Any) -> bool:
+    """Return whether a metric holds what no state has: values of earlier epochs or batches."""
+    return any(type(m).__module__ in HISTORIES for _, m in _with_state(metric))

@@ -28,6 +28,9 @@ def rand_erase(
 ) -> Tensor:
     """Fill random rectangles with noise that has the mean, std and range of `x`, or with a colour.
 
+    >>> rand_erase(xb, pct=0.3).shape == xb.shape
+    True
+
     Args:
         x: images (B, C, H, W).
         pct: height and width of a rectangle, as a fraction of the image's.
@@ -64,6 +67,9 @@ def rand_copy(
     generator: Generator | None = None,
 ) -> Tensor:
     """Copy random rectangles of each image to other positions in it.
+
+    >>> rand_copy(xb, pct=0.3).shape == xb.shape
+    True
 
     Args:
         x: images (B, C, H, W).
@@ -124,6 +130,8 @@ def _pick(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 class RandErase(nn.Module):
     """Fill random rectangles with noise: `rand_erase` as a module.
 
+    >>> learn.fit(1, cbs=AugmentCB(RandErase()))
+
     Args:
         pct: as in `rand_erase`.
         max_num: as in `rand_erase`.
@@ -140,7 +148,10 @@ class RandErase(nn.Module):
 
 
 class RandCopy(RandErase):
-    """Copy random rectangles of each image to other positions in it: `rand_copy` as a module."""
+    """Copy random rectangles of each image to other positions in it: `rand_copy` as a module.
+
+    >>> learn.fit(1, cbs=AugmentCB(RandCopy()))
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the augmented images."""
@@ -149,6 +160,9 @@ class RandCopy(RandErase):
 
 class RandomFlip(nn.Module):
     """Mirror each image with probability `p`.
+
+    >>> torch.equal(RandomFlip(p=1.0)(xb), xb.flip(-1))
+    True
 
     Args:
         p: the probability.
@@ -168,6 +182,9 @@ class RandomFlip(nn.Module):
 
 class RandomCrop(nn.Module):
     """Shift each image at random: pad all sides, then crop to the old size.
+
+    >>> RandomCrop(padding=2)(xb).shape == xb.shape
+    True
 
     Args:
         padding: pixels on each side.

@@ -30,6 +30,8 @@ def init_weights(m: nn.Module, leaky: float = 0.0) -> None:
     size through layers of (leaky) ReLUs. Biases and other modules stay as they are. For a whole
     model: `model.apply(init_weights)` or `model.apply(partial(init_weights, leaky=0.1))`.
 
+    >>> model = model.apply(partial(init_weights, leaky=0.1))
+
     Args:
         m: any module; only `nn.Conv1d`, `nn.Conv2d` and `nn.Conv3d` change.
         leaky: slope of the activation below 0.
@@ -50,6 +52,9 @@ def lsuv_init(
     max_steps: int = 100,
 ) -> None:
     """Rescale `m_in` until the output of `m` has mean 0 and std 1.
+
+    >>> model = get_model(act_gr, (1, 8, 16))
+    >>> lsuv_init(model, model[0][1], model[0][0], xb)
 
     Args:
         model: run on `xb` in its current mode without gradients; only `m_in` changes, in place.
@@ -76,6 +81,8 @@ def lsuv(model: nn.Module, xb: Tensor, *, tol: float = 1e-3, max_steps: int = 10
     Each layer is measured after the activation that takes its output, or at its own output where
     no activation module does. A layer before a norm layer stays as it is: the norm sets mean and
     std itself.
+
+    >>> names = lsuv(get_model(act_gr, (1, 8, 16)), xb)
 
     Args:
         model: run on `xb` in its current mode, see `lsuv_init`.

@@ -12,7 +12,6 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn import Dropout
-from torch.nn.modules.batchnorm import _BatchNorm
 
 __all__ = ["Dropout", "GeneralRelu", "GlobalAvgPool", "ResBlock", "act_gr", "cnn_layers", "conv"]
 
@@ -25,6 +24,9 @@ class GeneralRelu(nn.Module):
 
     A plain ReLU has no negative outputs, so its mean cannot be 0. Shifting it down by `sub` and
     letting it leak below 0 makes mean 0 and standard std 1 possible after every layer.
+
+    >>> GeneralRelu(leak=0.1, sub=0.4)(tensor([-1.0, 1.0]))
+    tensor([-0.5000,  0.6000])
 
     Args:
         leak: slope below 0; None for a plain ReLU.
@@ -60,7 +62,11 @@ act_gr = partial(GeneralRelu, leak=0.1, sub=0.4)
 
 
 class GlobalAvgPool(nn.Module):
-    """Average over height and width: (B, C, H, W) -> (B, C), for any H and W."""
+    """Average over height and width: (B, C, H, W) -> (B, C), for any H and W.
+
+    >>> GlobalAvgPool()(torch.ones(2, 8, 4, 4)).shape
+    torch.Size([2, 8])
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the means of the last two axes."""
@@ -74,9 +80,12 @@ def conv(
     stride: int = 2,
     act: Maker | bool | None = nn.ReLU,
     norm: Maker | bool | None = None,
-    bias: bool | None = None,
+    bias: bool = True,
 ) -> nn.Sequential:
     """Make a 2d convolution, followed by a norm layer and an activation where they are given.
+
+    >>> conv(1, 8, act=nn.ReLU)(torch.randn(2, 1, 28, 28)).shape
+    torch.Size([2, 8, 14, 14])
 
     Shapes: (B, ni, H, W) -> (B, nf, ceil(H/stride), ceil(W/stride)) for an odd `ks`.
 
@@ -88,8 +97,8 @@ def conv(
         act: makes the activation, a class or a partial; True means `nn.ReLU`, False or None none.
         norm: makes the norm layer from `nf`, such as `nn.BatchNorm2d`, `nn.InstanceNorm2d` or
             `partial(nn.GroupNorm, 1)`, which is layer norm over (C, H, W); False or None for none.
-        bias: of the convolution; None means that it has one unless a batch norm follows, which
-            would subtract it again.
+        bias: whether the convolution has one. A batch norm after it subtracts it again; it is there
+            all the same, so that weights of the course fit.
 
     For weight or spectral norm, wrap the convolution with torch's parametrisations:
     `nn.utils.parametrizations.weight_norm(conv(3, 8)[0])`.
@@ -101,9 +110,6 @@ def conv(
     act = nn.ReLU if act is True else act
     _check_maker("act", act)
     _check_maker("norm", norm)
-    if bias is None:
-        made = _made_by(norm)
-        bias = not (isinstance(made, type) and issubclass(made, _BatchNorm))
     layers: list[nn.Module] = [nn.Conv2d(ni, nf, ks, stride=stride, padding=ks // 2, bias=bias)]
     if callable(norm):
         layers.append(norm(nf))
@@ -135,6 +141,9 @@ def _check_maker(name: str, maker: Maker | bool | None) -> None:
 class ResBlock(nn.Module):
     """Add the result of two convolutions to their input: act(convs(x) + shortcut(x)).
 
+    >>> ResBlock(8, 16, stride=2)(torch.randn(4, 8, 28, 28)).shape
+    torch.Size([4, 16, 14, 14])
+
     Shapes: (B, ni, H, W) -> (B, nf, ceil(H/stride), ceil(W/stride)). The second convolution has
     the stride. The shortcut averages over `stride` x `stride` windows and, where the number of
     channels changes, mixes them by a 1x1 convolution.
@@ -145,7 +154,7 @@ class ResBlock(nn.Module):
         stride: step of the second convolution.
         ks: kernel size, odd.
         act: makes the activations, as in `conv`; the last one follows the sum.
-        norm: makes the norm layers, as in `conv`; the shortcut's convolution gets one too.
+        norm: makes the norm layers, as in `conv`; the shortcut has none.
         zero_init: start with the shortcut alone, by zeroing the last norm layer (or the second
             convolution, where there is no norm).
 
@@ -177,7 +186,7 @@ class ResBlock(nn.Module):
             conv(nf, nf, ks, stride=stride, act=None, norm=norm),
         )
         same = ni == nf
-        self.idconv = nn.Identity() if same else conv(ni, nf, 1, stride=1, act=None, norm=norm)
+        self.idconv = nn.Identity() if same else conv(ni, nf, 1, stride=1, act=None)
         self.pool = nn.Identity() if stride == 1 else nn.AvgPool2d(stride, ceil_mode=True)
         act = nn.ReLU if act is True else act
         self.act = act() if act else nn.Identity()
@@ -199,6 +208,10 @@ def cnn_layers() -> list[nn.Module]:
 
     The lessons on activation statistics use it: five ReLU convolutions of stride 2 without any norm
     or initialisation. Shapes: (B, 1, 28, 28) -> (B, 10).
+
+    >>> model = nn.Sequential(*cnn_layers())
+    >>> model(torch.randn(2, 1, 28, 28)).shape
+    torch.Size([2, 10])
     """
     return [
         conv(1, 8, ks=5),  # (B, 8, 14, 14)

@@ -24,6 +24,8 @@ def get_model(
 ) -> nn.Sequential:
     """Make a plain CNN of stride-2 convolutions, on the default device.
 
+    >>> model = get_model(nn.ReLU, (1, 8, 16), nn.BatchNorm2d, n_out=2)
+
     Shapes: (B, n_in, H, W) -> (B, n_out). With the default `nfs`, 28x28 images end at 1x1.
 
     Args:
@@ -79,6 +81,9 @@ def resnet(
     zero_init: bool = False,
 ) -> nn.Sequential:
     """Make a ResNet for small images, on the CPU.
+
+    >>> resnet()(torch.randn(2, 1, 28, 28)).shape
+    torch.Size([2, 10])
 
     Shapes: (B, n_in, H, W) -> (B, n_out). The first convolution keeps the size of the image, each
     block halves it. The default learns Fashion-MNIST on two CPU cores; the course's net for a GPU

@@ -21,7 +21,7 @@ from .timm_models import HUB, TIMM
 F = TypeVar("F", bound=Callable[..., nn.Module])
 
 MODELS: dict[str, Callable[..., nn.Module]] = {}
-NAMED = ("torch.nn", "minilearn.nn")  # modules whose layers arguments may name
+NAMED = ("torch.nn", "minilearn.nn.layers")  # modules whose layers arguments may name
 PLAIN = (str, int, float, bool, type(None))
 
 
@@ -63,8 +63,9 @@ def create_model(name: str, **arguments: Any) -> nn.Module:
     """Make a model by its name.
 
     >>> create_model("resnet", n_in=1, n_out=10)
-    >>> create_model("timm/resnet18", num_classes=10, in_chans=1)
-    >>> create_model("mypackage.models:unet", depth=4)
+    >>> create_model("torch.nn:Linear", in_features=3, out_features=1)
+    Linear(in_features=3, out_features=1, bias=True)
+    >>> create_model("timm/resnet18", num_classes=10, in_chans=1)  # doctest: +SKIP
 
     Args:
         name: of a registered function; "timm/NAME" for a model of timm, where that is installed

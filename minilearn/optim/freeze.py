@@ -15,6 +15,7 @@ from ..core.callback import as_callbacks
 from ..core.fit import FitOptions
 from ..core.learner import Loop
 from ..core.nested import make_lazy_weights
+from ..core.state import learner_of
 from .optimizer import layer_groups, matches
 
 
@@ -25,6 +26,8 @@ def freeze(self: Loop, *patterns: str) -> None:
     parts that have buffers, such as batch norm, stay in eval mode. In the middle of a fit this
     holds from the next batch on.
 
+    >>> learn.freeze()
+
     Args:
         self: the Learner.
         patterns: names of modules or parameters, such as "encoder" or "encoder.*.weight".
@@ -33,19 +36,24 @@ def freeze(self: Loop, *patterns: str) -> None:
         ValueError: a pattern fits no parameter, and no module that has only buffers.
     """
     if not patterns:
-        self.freeze_to(-1)
+        learner_of(self).freeze_to(-1)
     for pattern in patterns:
         _set_trainable(self, *_named_like(self.model, pattern), trainable=False)
 
 
 def unfreeze(self: Loop, *patterns: str) -> None:
-    """Unfreeze parts of the model, by name as in `freeze`; without a name, all of it."""
+    """Unfreeze parts of the model, by name as in `freeze`; without a name, all of it.
+
+    >>> learn.unfreeze()
+    """
     for pattern in patterns or ("*",):
         _set_trainable(self, *_named_like(self.model, pattern), trainable=True)
 
 
 def freeze_to(self: Loop, n: int) -> None:
     """Freeze the first layers, and let layer `n` and those after it learn.
+
+    >>> learn.freeze_to(-1)
 
     Args:
         self: the Learner. Its layers are those of its optimizer's splitter, else the model's blocks
@@ -106,6 +114,8 @@ def fine_tune(
 ) -> None:
     """Train the last layer of a pretrained model alone for a while, then all of it.
 
+    >>> learn.fine_tune(2, 1e-3)
+
     Args:
         self: the Learner. Its history is that of the second fit.
         n_epochs: full passes over the training data with all layers.
@@ -120,19 +130,20 @@ def fine_tune(
     Source: fastai, `Learner.fine_tune`.
     """
     check_lr(base_lr)
+    learn = learner_of(self)
     cbs, resume = as_callbacks(cbs), kwargs.pop("resume", None)
     resumed = self._resume_cbs(resume, cbs) if resume not in (None, False) else []
     in_second = any(cb.saved.get("stage") == "fine_tune, 2" for cb in resumed)
     try:
         if freeze_epochs and not in_second:
             self.stage = "fine_tune, 1"
-            self.freeze()
+            learn.freeze()
             first, resumed = [*cbs, *resumed], []
-            self.fit_one_cycle(freeze_epochs, slice(base_lr), pct_start=0.99, cbs=first, **kwargs)
+            learn.fit_one_cycle(freeze_epochs, slice(base_lr), pct_start=0.99, cbs=first, **kwargs)
         self.stage = "fine_tune, 2"
-        self.unfreeze()
+        learn.unfreeze()
         rates = slice(base_lr / 2 / lr_mult, base_lr / 2)
         second = [*cbs, *resumed]
-        self.fit_one_cycle(n_epochs, rates, pct_start=pct_start, div=div, cbs=second, **kwargs)
+        learn.fit_one_cycle(n_epochs, rates, pct_start=pct_start, div=div, cbs=second, **kwargs)
     finally:
         self.stage = None

@@ -19,8 +19,9 @@ def lookahead(func: Callable[..., Any], k: int = 6, alpha: float = 0.5) -> Calla
     After every `k` updates `slow += alpha * (weights - slow)`, and the weights become the slow
     ones. Slow weights begin where the fit does, and are part of the optimizer's state.
 
-    >>> Learner(..., opt_func=optimizer(lookahead(optim.AdamW, k=5), wd=0.01))
-    >>> Learner(..., opt_func="lookahead_radam")
+    >>> adamw = optimizer(lookahead(optim.AdamW, k=5), wd=0.01)
+    >>> learn = Learner(model, dls, F.cross_entropy, 1e-3, opt_func=adamw)
+    >>> learn = Learner(model, dls, F.cross_entropy, 1e-3, opt_func="lookahead_radam")
 
     Args:
         func: a class of optimizers of torch, or what makes one.

@@ -49,7 +49,8 @@ def optimizer(
 ) -> OptFunc:
     """Return an `opt_func` for a Learner that sorts the parameters of its model into groups.
 
-    >>> Learner(..., opt_func=optimizer("adamw", wd=0.05, layer_decay=0.75, betas=(0.9, 0.95)))
+    >>> adamw = optimizer("adamw", wd=0.05, layer_decay=0.75, betas=(0.9, 0.95))
+    >>> learn = Learner(model, dls, F.cross_entropy, 1e-3, opt_func=adamw)
 
     Args:
         func: the name of an optimizer of torch, or of timm where that is installed, with the
@@ -240,6 +241,9 @@ def param_groups(
     Each parameter is in exactly one group, frozen ones too, so that they learn once they are
     unfrozen; tied weights count once. Parameters that a module names in its method
     `no_weight_decay()` have no decay.
+
+    >>> groups = param_groups(model, wd=0.01)
+    >>> opt = optim.AdamW(groups)
 
     Args:
         model: its layers are its blocks, in the order in which they were made; each block of a

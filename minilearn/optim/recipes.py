@@ -28,6 +28,8 @@ def fit_one_cycle(
 ) -> None:
     """Fit with a learning rate that goes up and then down, and a momentum that does the opposite.
 
+    >>> learn.fit_one_cycle(2, 1e-2)
+
     Args:
         self: the Learner.
         n_epochs: full passes over the training data.
@@ -66,6 +68,8 @@ def fit_flat_cos(
     **kwargs: Unpack[FitOptions],
 ) -> None:
     """Fit with a flat learning rate that ends along a cosine.
+
+    >>> learn.fit_flat_cos(2, 1e-2)
 
     Args:
         self: the Learner.

@@ -243,6 +243,9 @@ def schedule_differences(
 class BatchSchedCB(BaseSchedCB):
     """Step a schedule once an update; a batch that makes no update does not count.
 
+    >>> sched = partial(lr_scheduler.CosineAnnealingLR, T_max=5 * len(dls.train))
+    >>> learn.fit(5, cbs=BatchSchedCB(sched))
+
     Events: before_fit, before_epoch, after_step, cleanup_fit
     Order:  SCHEDULE
     Reads:  training, opt, n_steps, n_epochs, n_batches, plan
@@ -258,6 +261,8 @@ class EpochSchedCB(BaseSchedCB):
     """Step a schedule once a pass over the training data, also where that was cancelled.
 
     It follows `learn.epoch`, also where `valid_every` cuts the data into shorter epochs.
+
+    >>> learn.fit(5, cbs=EpochSchedCB(partial(lr_scheduler.StepLR, step_size=2)))
 
     Events: before_fit, before_epoch, before_batch, after_step, cleanup_epoch, cleanup_fit
     Order:  SCHEDULE
@@ -287,6 +292,8 @@ class PlateauCB(BaseSchedCB):
     """Lower the learning rate when a column of the history stops getting better.
 
     It looks after each validation; a round without one does not count.
+
+    >>> learn.fit(5, cbs=PlateauCB("valid_loss", factor=0.5, patience=1))
 
     Args:
         monitor: the column to watch, such as "valid_loss" or "accuracy".
@@ -340,6 +347,9 @@ class ParamSchedCB(Callback):
     Progress is the fraction of the fit's updates that are done, from 0 for the first one to just
     below 1 for the last. `mom` is short for `momentum`, or the first of `betas`; `wd` for
     `weight_decay`.
+
+    >>> warm = ParamSchedCB(lr=lambda progress: 0.1 * progress, momentum=lambda progress: 0.9)
+    >>> learn.fit(1, cbs=warm)
 
     Args:
         factor: the functions return factors of each group's own value, instead of values for all.

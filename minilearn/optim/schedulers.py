@@ -214,6 +214,10 @@ def flat_cos(
 ) -> lr_scheduler.LambdaLR:
     """Make a schedule that keeps the rate, then lowers it along a cosine to `1 / div_final` of it.
 
+    >>> lrs = sched_lrs(partial(flat_cos, total_steps=8), 8)
+    >>> [round(lr, 2) for lr in lrs]
+    [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.5]
+
     Args:
         opt: the optimizer.
         total_steps: updates in all.
@@ -235,7 +239,10 @@ def flat_cos(
 
 
 def constant(opt: Optimizer) -> lr_scheduler.LambdaLR:
-    """Make a schedule that keeps the rates as they are, for a warm-up alone."""
+    """Make a schedule that keeps the rates as they are, for a warm-up alone.
+
+    >>> learn.fit(1, cbs=BatchSchedCB(warmup(constant, 3)))
+    """
     return lr_scheduler.LambdaLR(opt, lambda step: 1.0)
 
 
@@ -248,6 +255,9 @@ def sched_lrs(
     steps_per_epoch: int | None = None,
 ) -> list[float]:
     """Return the learning rates of the first group at steps 0 to n - 1, without any training.
+
+    >>> sched_lrs(partial(lr_scheduler.StepLR, step_size=2), 4)
+    [1.0, 1.0, 0.1, 0.1]
 
     Args:
         sched: a factory, as `BatchSchedCB` takes; lengths that it was not given are `n`.
@@ -322,6 +332,8 @@ def plot_sched(
     sched: Factory, n: int, lr: float = 1.0, *, ax: Axes | None = None, **kwargs: Any
 ) -> Axes:
     """Plot the learning rate of each of `n` steps, without any training.
+
+    >>> plot_sched(partial(lr_scheduler.CosineAnnealingLR, T_max=100), 100)
 
     Args:
         sched: a factory, as `BatchSchedCB` takes.

@@ -32,6 +32,9 @@ def warmup(
     - "fix": start * (1 - a) + base * a, a line to the base; where the schedule has left the base by
       then, the rate jumps at n.
 
+    >>> sched_lrs(warmup(constant, 4), 6)
+    [0.0, 0.25, 0.5, 0.75, 1.0, 1.0]
+
     Args:
         sched: a factory, as `BatchSchedCB` takes; `constant` for a warm-up alone.
         n: the length of the warm-up, 0 for none.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import wraps
 from time import perf_counter
+from types import SimpleNamespace
 from typing import Any
 
 from fastcore.basics import noop
@@ -54,8 +55,14 @@ class ProgressCB(Callback):
 
     The bar is drawn at most five times a second, and only then the loss is read from the device,
     as are values of `learn.log(..., bar=True)`. While a fit runs, a MetricsCB does not print its
-    rows. Of several ProgressCBs the last one shows the fit. Where a display fails, one warning says
-    so, and the fit goes on without.
+    rows; one with a `_log` of its own still calls it. Of several ProgressCBs the last one shows the
+    fit. Where a display fails, one warning says so, and the fit goes on without.
+
+    A subclass that draws by itself, in an `after_batch` of its own, keeps what it needs in
+    `losses`, `val_losses` and `mbar`, which are empty when a fit begins.
+
+    >>> cbs = [TrainCB(), MetricsCB(accuracy), ProgressCB(plot=True)]
+    >>> Learner(model, dls, F.cross_entropy, cbs=cbs).fit(2)
 
     Args:
         plot: also plot the losses during the fit, in notebooks; elsewhere it has no effect. Names
@@ -88,7 +95,10 @@ class ProgressCB(Callback):
     @harmless
     def before_fit(self, learn: Loop) -> None:
         """Open a display, and show there what a MetricsCB would print."""
-        if getattr(learn, "depth", 0) or rank():
+        if getattr(learn, "depth", 0):
+            return
+        self.losses, self.val_losses, self.mbar = [], [], SimpleNamespace()
+        if rank():
             return
         displays = [cb for cb in getattr(learn, "cbs", ()) if isinstance(cb, ProgressCB)]
         if self is not (displays or [self])[-1]:
@@ -101,6 +111,8 @@ class ProgressCB(Callback):
         self._plots, self._rows_shown = self._display.has_plot, shown[-1] if shown else None
         self._shows_logs = not hasattr(learn, "history")
         for cb in getattr(learn, "cbs", ()):
+            if isinstance(cb, MetricsCB) and not cb.prints_rows():
+                continue
             if hasattr(cb, "_log") and cb not in displays:  # one without rows fills no history
                 self._shows_logs = self._shows_logs or not hasattr(cb, "rows")
                 log = self._log if self._shows_logs else noop

@@ -98,7 +98,7 @@ class Notebook(Lines):
         if self.rows:
             cells = [[row.get(name, "") for name in self.columns] for row in self.rows]
             escaped = [[html.escape(cell) for cell in line] for line in (self.columns, *cells)]
-            parts.append(text2html_table(escaped))
+            parts.append(text2html_table(escaped).removesuffix("<p>"))  # which nothing closes
         if self.bar is not None:
             parts += _html_bars(self.bar)
         if self.curve is not None and self.curve.image:

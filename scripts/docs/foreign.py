@@ -1,6 +1,6 @@
 """Write the names from elsewhere in docs/coming_from.md: `python -m scripts.docs.foreign`.
 
-They are those of `minilearn/base/foreign_names.py`, which errors quote.
+They are those of `minilearn/base/foreign_names.json`, which errors quote.
 """
 
 from __future__ import annotations

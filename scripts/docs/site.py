@@ -76,6 +76,13 @@ def with_math(text: str) -> str:
     return MATH.sub(lambda m: f"<span>{convert(m[2], display=kinds[m[1]])}</span>", text)
 
 
+def closed(text: str) -> str:
+    """Return HTML as one block whose tags are all closed; else Markdown takes what follows in."""
+    from bs4 import BeautifulSoup
+
+    return f"<div class='output'>{BeautifulSoup(text, 'html.parser')}</div>"
+
+
 def lesson(path: Path) -> tuple[str, dict[str, bytes]]:
     """Return a notebook as Markdown with the outputs it was saved with, and its images."""
     import nbformat
@@ -85,6 +92,9 @@ def lesson(path: Path) -> tuple[str, dict[str, bytes]]:
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = with_math(cell.source)
+        for output in cell.get("outputs", ()):
+            if "text/html" in output.get("data", {}):
+                output.data["text/html"] = closed(output.data["text/html"])
     text, resources = MarkdownExporter().from_notebook_node(notebook)
     images = {f"{path.stem}_{name}": data for name, data in resources["outputs"].items()}
     for name in resources["outputs"]:
@@ -113,7 +123,7 @@ def menu() -> list[Any]:
         {"Guides": ["coming_from.md", "stopping.md", *(f"guides/{name}.md" for name in GUIDES)]},
         {"Lessons": [f"lessons/{path.stem}.md" for path in notebooks()]},
         {"Reference": [f"reference/{name}.md" for name in reference.FOLDERS]},
-        {"Project": ["events.md", "map.md", "contributing.md", "changes.md"]},
+        {"Project": ["events.md", "map.md", "compatibility.md", "contributing.md", "changes.md"]},
     ]
 
 

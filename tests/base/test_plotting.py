@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import nn
 
+from minilearn import act_gr
 from minilearn.base.plotting import (
     _grid_shape,
     as_written,
@@ -21,7 +22,6 @@ from minilearn.base.plotting import (
     show_images,
     subplots,
 )
-from minilearn.nn import act_gr
 
 
 @pytest.fixture(autouse=True)

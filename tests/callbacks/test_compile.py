@@ -1,6 +1,7 @@
 """Compiled models: the same fit, and everything is put back."""
 
 import copy
+import shutil
 
 import pytest
 import torch
@@ -9,7 +10,6 @@ from torch import nn
 from toys import batches, linear, toy_dls
 
 from minilearn import CompileCB, DeviceCB, Learner, TrainCB
-from minilearn.callbacks.compile import has_compiler
 from minilearn.callbacks.device import Prefetched
 
 
@@ -55,16 +55,8 @@ def test_the_model_is_compiled_during_the_fit_and_never_after():
     copy.deepcopy(learn.model)
 
 
-def test_without_a_compiler_there_is_a_clear_word_before_anything_is_compiled(monkeypatch):
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    weight = (model := linear()).weight.clone()
-    with pytest.raises(RuntimeError, match="C\\+\\+ compiler"):
-        Learner(model, toy_dls(), cbs=[TrainCB(), CompileCB()]).fit(1)
-    assert torch.equal(model.weight, weight) and model._compiled_call_impl is None
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
+@pytest.mark.skipif(not shutil.which("c++"), reason="no C++ compiler")
 def test_inductor_compiles_and_trains():
     plain, compiled = linear(), linear()
     Learner(plain, toy_dls(), cbs=[TrainCB()]).fit(1)

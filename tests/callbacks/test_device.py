@@ -129,20 +129,6 @@ def test_operations_that_cannot_be_deterministic_raise_or_warn(flags_kept):
         toy_learner([DeterministicCB(warn_only=True)], model=Model(3, 1)).fit(1)
 
 
-def test_cublas_is_asked_for_in_time(flags_kept, monkeypatch):
-    """A stand-in for a parameter on CUDA; the real one is in tests/gpu."""
-    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
-    learn = toy_learner([DeterministicCB()])
-    learn.model.parameters = lambda: iter([type("P", (), {"is_cuda": True})])
-    cb = learn.cbs[1]
-    cb.before_fit(learn)
-    with pytest.raises(RuntimeError, match="CUBLAS_WORKSPACE_CONFIG.*None"):
-        cb.before_epoch(learn)
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
-    cb.before_epoch(learn)
-    cb.cleanup_fit(learn)
-
-
 def conv_learner(cbs):
     torch.manual_seed(0)
     model = nn.Sequential(

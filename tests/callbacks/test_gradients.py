@@ -370,7 +370,7 @@ def test_a_group_is_dropped_with_a_warning_when_more_than_the_epoch_ends(error):
         else:
             with pytest.raises(error):
                 learn.fit(1)
-    before.assert_nothing_left()
+    before.assert_fit_left_nothing()
     assert not learn.plan.in_group
     by_large_batches(theirs, data[:2], 2)
     assert_close(model, theirs)

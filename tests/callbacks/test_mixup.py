@@ -267,7 +267,7 @@ def check_loss_func_stays(make, end):
         pass
     assert learn.loss_func is loss_func
     assert loss_func.reduction == "mean"
-    state.assert_nothing_left()
+    state.assert_fit_left_nothing()
     learn.get_preds(with_loss=True)
     assert math.isfinite(learn.validate().loss)
 

@@ -280,7 +280,7 @@ def test_half_precision_never_outlives_the_batch(point, error):
         learn.fit(1)
     assert seen[-1] is False and all(seen[:-1])
     assert not torch.is_autocast_enabled("cpu")
-    before.assert_nothing_left()
+    before.assert_fit_left_nothing()
 
 
 def test_the_backward_pass_and_what_follows_see_full_precision():

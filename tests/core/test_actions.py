@@ -160,7 +160,7 @@ def test_two_specific_owners_are_named_before_anything_runs():
     with pytest.raises(ActionConflictError, match="HalfPrecision and Other both answer 'backward'"):
         learn.fit(1)
     assert trace.events == []
-    before.assert_nothing_left()
+    before.assert_fit_left_nothing()
 
 
 def test_nobody_who_predicts_is_an_error_that_says_what_to_add():

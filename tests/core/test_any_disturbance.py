@@ -126,7 +126,7 @@ def test_whatever_callbacks_do_all_that_began_is_cleaned_up_and_the_next_fit_wor
     for account in list(learn.cbs):
         if account is not before.cbs[0]:
             learn.remove_cb(account)  # those that were added stay, as promised
-    before.assert_nothing_left()
+    before.assert_fit_left_nothing()
 
     trace = Careful()
     learn.fit(1, cbs=trace)

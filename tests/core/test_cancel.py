@@ -39,7 +39,7 @@ def test_a_cancel_at_any_point_is_followed_by_the_right_events_and_leaves_nothin
                 learn.fit(2)
         assert events == story.trace
         assert [e for e in events if e not in ACTIONS] == without_unheard(late, story)
-        before.assert_nothing_left()
+        before.assert_fit_left_nothing()
         events.clear()
         learn.fit(1)
         assert events == plain_trace(1)

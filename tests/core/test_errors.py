@@ -41,7 +41,7 @@ def test_an_error_at_any_point_leaves_the_fit_after_all_clean_up_and_leaves_noth
         assert caught.value is error
         assert events == story.trace
         assert learn.interrupted is (kind is KeyboardInterrupt)
-        before.assert_nothing_left()
+        before.assert_fit_left_nothing()
         events.clear()
         learn.fit(1)
         assert events == plain_trace(1)
@@ -280,7 +280,7 @@ def test_an_error_before_the_fit_began_leaves_nothing_either():
     before, trace = Before(learn), Trace()
     with pytest.raises(OSError, match="today"):
         learn.fit(1, cbs=trace)
-    before.assert_nothing_left()
+    before.assert_fit_left_nothing()
     assert trace.events == []
 
 

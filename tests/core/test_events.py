@@ -103,7 +103,7 @@ def test_a_fit_leaves_nothing_but_its_results():
     learn, events = traced()
     before = Before(learn)
     learn.fit(2)
-    before.assert_nothing_left()
+    before.assert_fit_left_nothing()
     events.clear()
     learn.fit(1)
     assert events == plain_trace(1)

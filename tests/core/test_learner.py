@@ -326,7 +326,7 @@ def test_a_fit_inside_a_fit_is_refused():
     before = Before(learn)
     with pytest.raises(RuntimeError, match="running"):
         learn.fit(1)
-    before.assert_nothing_left()
+    before.assert_fit_left_nothing()
 
 
 def test_a_learner_shows_what_will_run():

@@ -27,7 +27,7 @@ def test_an_event_can_be_fired_outside_a_fit_on_whatever_callbacks_there_are():
     learn.callback("before_fit")
     assert heard == [1, 1, 2]
     learn.callback("after_step")
-    Before(learn).assert_nothing_left()
+    Before(learn).assert_fit_left_nothing()
 
 
 def test_an_unknown_event_is_an_error_with_a_suggestion():
@@ -55,7 +55,7 @@ def test_a_batch_can_be_run_outside_a_fit():
     x, y = learn.batch
     assert torch.equal(learn.loss, F.mse_loss(learn.model(x), y))
     assert trace.events[0] == "before_batch" and trace.events[-1] == "cleanup_batch"
-    Before(learn).assert_nothing_left()
+    Before(learn).assert_fit_left_nothing()
 
 
 # ---- levels of one's own ----
@@ -140,7 +140,7 @@ def test_a_cancel_that_the_user_defined_beside_the_level_is_found():
     before = Before(learn)
     assert learn.lesson() == "done"
     assert hears.heard == ["before", "after", "cleanup"]
-    before.assert_nothing_left()
+    before.assert_fit_left_nothing()
     hears.heard.clear()
     learn.add_cb(At("before_lesson", CancelLessonException))
     assert learn.lesson() is None
@@ -160,7 +160,7 @@ def test_callbacks_added_and_removed_within_a_level_of_one_s_own_leave_nothing_b
     before = Before(learn)
     life = learn.lesson()
     assert life.events == [e for e in plain_trace(1, 1, 0) if e not in ACTIONS]
-    before.assert_nothing_left()
+    before.assert_fit_left_nothing()
 
 
 def test_a_level_may_be_nested_in_the_loop():

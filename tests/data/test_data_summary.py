@@ -33,7 +33,7 @@ def test_summary_of_images(folder, normalize, memory_gb):
 
 
 @pytest.mark.filterwarnings("ignore:3 of 51 images")
-def test_summary_as_text_and_as_a_table(folder):
+def test_summary_as_text(folder):
     summary = image_dls(folder, 8).summary()
     lines = str(summary).splitlines()
     assert lines[:5] == [
@@ -45,13 +45,7 @@ def test_summary_as_text_and_as_a_table(folder):
     ]
     assert lines[7] == "train: 3 files could not be read"
     assert lines[10] == "  train/coat/zero.jpg: the file is empty"
-    shown = summary._repr_html_()
-    assert "<tr><td>bag</td><td>16</td><td>16</td></tr>" in shown
-    assert "train/coat/zero.jpg" in shown and repr(summary) == str(summary)
-
-
-def test_text_in_a_notebook_is_escaped():
-    assert "&lt;b&gt;" in DataSummary({"<b>": {"train": 1}}, {"train": 1})._repr_html_()
+    assert repr(summary) == str(summary)
 
 
 def test_many_classes_and_files_are_few():

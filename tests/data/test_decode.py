@@ -92,10 +92,11 @@ def test_grey_is_made_by_way_of_the_colours(mode):
     assert read_image(image, channels=1).flatten().tolist() == expected
 
 
-def test_transparent_pixels_are_laid_on_the_background_asked_for():
+def test_transparent_pixels_are_laid_on_white():
     image = one_pixel("RGBA", (*RED, 0), (200, 0, 0, 128))
-    assert read_image(image, background=(1, 2, 3))[:, 0, 0].tolist() == [1, 2, 3]
-    assert read_image(image, background=0)[0, 0, 1].item() == pytest.approx(200 * 128 / 255, abs=1)
+    assert read_image(image)[:, 0, 0].tolist() == [255, 255, 255]
+    half = (200 * 128 + 255 * 127) / 255
+    assert read_image(image)[0, 0, 1].item() == pytest.approx(half, abs=1)
     assert read_image(image, channels=4)[:, 0, 0].tolist() == [*RED, 0]
 
 

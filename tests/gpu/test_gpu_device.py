@@ -42,7 +42,7 @@ def test_two_deterministic_fits_give_equal_weights(monkeypatch):
 
 
 @pytest.mark.skipif("CUBLAS_WORKSPACE_CONFIG" in os.environ, reason="is set for this run")
-def test_cublas_is_asked_for_before_the_first_batch():
+def test_torch_asks_for_the_setting_of_cublas_and_the_flags_are_put_back():
     with pytest.raises(RuntimeError, match="CUBLAS_WORKSPACE_CONFIG"):
         trained([DeterministicCB()])
     assert not torch.are_deterministic_algorithms_enabled()

@@ -15,8 +15,6 @@ from minilearn import (
     LogCB,
     MetricsCB,
     Order,
-    ProfilerCB,
-    TimerCB,
     TrainCB,
 )
 from tests.examples.test_memory import example
@@ -54,21 +52,7 @@ def test_rows_are_the_only_waits(tmp_path):
     assert [row["steps"] for row in rows if "loss" in row] == [4, 8, 12, 16]
 
 
-def test_a_timer_has_the_seconds_of_the_device():
-    learn = learner(TimerCB(hint=1))
-    learn.fit(2)
-    rows = {row["what"]: row for row in learn.timings if row["who"] == "TrainCB"}
-    assert rows["backward"]["device_seconds"] > 0
-    assert rows["predict"]["calls"] == 2 * (8 + 2)
-
-
 def test_memory_is_that_of_the_round():
     learn = learner(example().MemoryCB())
     learn.fit(2)
     assert learn.history["memory_mb"][-1] >= 2**-20 * 256 * 2048 * 4  # the hidden layer, at least
-
-
-def test_a_trace_has_kernels(tmp_path):
-    learner(ProfilerCB((2, 4), tmp_path)).fit(1)
-    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    assert any(event.get("cat") == "kernel" for event in events)

@@ -100,7 +100,7 @@ def test_half_precision_with_clipping_and_accumulation_equals_a_loop_by_hand(dty
     learn = learner(*cbs, ClipGradCB(0.5), GradAccumCB(2))
     before = Before(learn)
     learn.fit(1)
-    before.assert_nothing_left()
+    before.assert_fit_left_nothing()
     theirs = mlp().cuda()
     by_hand(theirs, data(), {"bf16": torch.bfloat16, "fp16": torch.float16}[dtype], 2)
     for a, b in zip(learn.model.parameters(), theirs.parameters(), strict=True):

@@ -32,8 +32,7 @@ from minilearn.data.loaders import DataLoaders
 from minilearn.data.ordered import ordered
 from minilearn.data.seeded import ArrayLoader, SeededLoader
 from minilearn.inference import predict as predict_module
-from minilearn.inference.capture import CapturePreds
-from minilearn.inference.predict import Results
+from minilearn.inference.predict import CapturePreds, Results
 from minilearn.learner import Learner, TrainLearner
 from minilearn.metrics.callback import MetricsCB
 from minilearn.metrics.functions import accuracy

@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn, optim
 
+from minilearn import act_gr, get_model, init_weights
 from minilearn.callbacks.gradients import GradAccumCB
 from minilearn.callbacks.training import TrainCB
 from minilearn.data import DataLoaders, fashion_mnist
 from minilearn.insight import gradient_stats
 from minilearn.insight.gradient_stats import GradientStats
 from minilearn.learner import Learner, MomentumLearner, TrainLearner
-from minilearn.nn import act_gr, get_model, init_weights
 from tests.insight.test_lr_finder import check_no_trace
 from tests.toys import Before, batches
 

@@ -20,7 +20,7 @@ from minilearn.callbacks.gradients import GradAccumCB
 from minilearn.callbacks.precision import MixedPrecision
 from minilearn.callbacks.training import TrainCB
 from minilearn.core.callback import Callback
-from minilearn.core.events import Order
+from minilearn.core.events import CancelFitException, Order
 from minilearn.insight import lr_finder
 from minilearn.insight.lr_finder import LRFinderCB, LRFound, limit
 from minilearn.learner import Learner, MomentumLearner
@@ -401,9 +401,8 @@ def test_two_diverged_updates_end_it_and_a_single_one_does_not():
     finder.before_fit(learn_with_opt(learn))
     for loss in (*[1.0] * 10, 9.0, 1.0, 9.0):
         after_batch(finder, learn, loss)
-        assert not finder._done
-    after_batch(finder, learn, 9.0)
-    assert finder._done
+    with pytest.raises(CancelFitException):
+        after_batch(finder, learn, 9.0)
 
 
 def learn_with_opt(learn):
@@ -415,7 +414,8 @@ def learn_with_opt(learn):
 def after_batch(finder, learn, loss):
     learn.loss = torch.tensor(loss)
     finder.after_loss(learn)
-    finder.after_step(learn)
+    learn.plan.steps_done += 1
+    finder.after_batch(learn)
 
 
 def test_max_epochs_is_a_bound():

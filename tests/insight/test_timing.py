@@ -1,7 +1,6 @@
 """Time by a clock that the test holds, traces read as JSON; measuring changes nothing."""
 
 import inspect
-import json
 import warnings
 
 import pytest
@@ -11,11 +10,10 @@ from minilearn import (
     Callback,
     CancelBatchException,
     MetricsCB,
-    ProfilerCB,
     TimerCB,
     TrainCB,
 )
-from tests.toys import At, Trace, assert_same_weights, batches, linear, toy_learner
+from tests.toys import At, Trace, assert_same_weights, batches, toy_learner
 
 
 class Clock:
@@ -152,20 +150,3 @@ def test_a_callback_that_looks_inside_still_finds_itself_busy():
 
     toy_learner([MetricsCB(), Curious(), TimerCB(hint=1)]).fit(1)
     assert looks == [0, 0, 0]  # two batches of training and one of validation, none of validate's
-
-
-@pytest.mark.parametrize(("steps", "seen"), [((0, 2), 2), ((2, 5), 3), ((6, 99), 2)])
-def test_a_trace_shows_the_steps_that_were_asked_for(tmp_path, steps, seen):
-    profiler = ProfilerCB(steps, tmp_path / "deep", record_shapes=True)
-    learn = toy_learner([profiler], dls=(batches(4), batches(1)), model=linear())
-    learn.fit(2, valid=False)
-    trace = json.loads((tmp_path / "deep" / "trace.json").read_text())
-    marks = {e["name"] for e in trace["traceEvents"] if e["name"].startswith("ProfilerStep#")}
-    assert len(marks) in (seen, seen + 1)  # one that has begun when the fit ends has a mark too
-    averages = {e.key: e.count for e in profiler.profile.key_averages()}
-    assert averages["aten::mse_loss"] == seen
-
-
-def test_profiled_steps_must_rise():
-    with pytest.raises(ValueError, match=r"two rising numbers, got \(3, 3\)"):
-        ProfilerCB((3, 3))

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, unpack_sequence
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from minilearn import CheckpointCB, ProgressCB
+from minilearn import ProgressCB
 from minilearn.base.batch import tensors
 from minilearn.callbacks.gradients import ClipGradCB, GradAccumCB, NonFiniteCB
 from minilearn.callbacks.precision import MixedPrecision
@@ -1080,44 +1080,12 @@ WRAPPERS = {
 }
 
 
-def check_memory(make, folder):
-    """Each checkpoint of a run leads to the history of the whole: what wrappers keep, too."""
-    x, y = labels(24)
-
-    def fitted(saver=(), **kwargs):
-        torch.manual_seed(0)
-        data = cut(4, x, y)
-        cbs = [TrainCB(), MetricsCB(m=make(), quiet=True), *saver]
-        learn = Learner(nn.Linear(x.shape[1], 4), (data, data[:3]), F.cross_entropy, 3.0, cbs)
-        learn.fit(3, **kwargs)
-        return [{k: v for k, v in row.items() if k != "time"} for row in learn.history]
-
-    saver = CheckpointCB(folder, every=(1, "step"), keep=None, background=False)
-    whole = fitted([saver])
-    for file in folder.glob("*.ckpt"):
-        assert fitted(resume=file) == whole, file.name
-
-
-@pytest.mark.filterwarnings("ignore:the state of CheckpointCB")
 @pytest.mark.parametrize("make", WRAPPERS.values(), ids=WRAPPERS)
-def test_what_wrappers_of_torchmetrics_keep_goes_over_a_resume(make, tmp_path):
-    check_memory(make, tmp_path)
-
-
-@pytest.mark.filterwarnings("ignore:the state of CheckpointCB")
-@pytest.mark.parametrize("make", WRAPPERS.values(), ids=WRAPPERS)
-def test_that_check_sees_wrappers_that_forget(make, tmp_path, monkeypatch):
-    monkeypatch.setattr(metrics_module, "remember", lambda metric, kept: None)
-    with pytest.raises(AssertionError):
-        check_memory(make, tmp_path)
-
-
-def test_settings_of_a_metric_are_not_taken_from_a_checkpoint():
-    made = tm.Accuracy("multiclass", num_classes=4, top_k=1)
-    metrics = MetricsCB(m=made, quiet=True)
-    assert metrics.state_dict()["memory"] == {}
-    made.update(torch.rand(3, 4), torch.tensor([0, 1, 2]))
-    assert "top_k" not in metrics.state_dict()["memory"]["m"][""]
+def test_a_resume_names_wrappers_that_forget_earlier_values(make):
+    plain = tm.Accuracy("multiclass", num_classes=4)
+    cb = MetricsCB(m=make(), classes=tm.ClasswiseWrapper(plain), plain=plain, own=accuracy)
+    cb.load_state_dict(cb.state_dict())
+    assert cb.differences == ["metrics: m forgets its values before the resume"]
 
 
 def test_a_metric_that_cannot_be_saved_is_named():

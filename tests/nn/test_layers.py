@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from minilearn.nn import (
+from minilearn import (
     Dropout,
     GeneralRelu,
     GlobalAvgPool,
@@ -17,6 +17,7 @@ from minilearn.nn import (
     act_gr,
     cnn_layers,
     conv,
+    get_model,
 )
 
 maybe = st.none() | st.floats(-2, 2)
@@ -73,21 +74,47 @@ def test_conv_is_a_convolution_then_norm_then_activation(args, kinds):
     assert [type(m) for m in conv(4, 8, **args)] == kinds
 
 
-@pytest.mark.parametrize(
-    ("norm", "bias", "has_bias"),
-    [
-        (None, None, True),
-        (nn.BatchNorm2d, None, False),
-        (partial(nn.BatchNorm2d, momentum=0.2), None, False),
-        (partial(partial(nn.SyncBatchNorm), eps=1e-3), None, False),
-        (nn.InstanceNorm2d, None, True),
-        (lambda nf: nn.GroupNorm(1, nf), None, True),
-        (nn.BatchNorm2d, True, True),
-        (None, False, False),
-    ],
-)
-def test_conv_has_no_bias_before_a_batch_norm_by_default(norm, bias, has_bias):
-    assert (conv(4, 8, norm=norm, bias=bias)[0].bias is not None) is has_bias
+@pytest.mark.parametrize("norm", [None, nn.BatchNorm2d, nn.InstanceNorm2d])
+def test_conv_has_a_bias_unless_one_asks_for_none(norm):
+    assert conv(4, 8, norm=norm)[0].bias is not None
+    assert conv(4, 8, norm=norm, bias=False)[0].bias is None
+
+
+class CourseBlock(nn.Module):
+    """The structure of the course's residual block, written from its description."""
+
+    def __init__(self, ni, nf, ks, norm):
+        super().__init__()
+        one, two = nn.Conv2d(ni, nf, ks, 1, ks // 2), nn.Conv2d(nf, nf, ks, 2, ks // 2)
+        self.convs = nn.Sequential(
+            nn.Sequential(one, norm(nf), nn.ReLU()) if norm else nn.Sequential(one, nn.ReLU()),
+            nn.Sequential(two, norm(nf)) if norm else nn.Sequential(two),
+        )
+        self.idconv = nn.Identity() if ni == nf else nn.Sequential(nn.Conv2d(ni, nf, 1))
+        self.pool = nn.AvgPool2d(2, ceil_mode=True)
+
+    def forward(self, x):
+        return F.relu(self.convs(x) + self.idconv(self.pool(x)))
+
+
+@pytest.mark.parametrize("norm", [None, nn.BatchNorm2d, partial(nn.GroupNorm, 1)])
+@pytest.mark.parametrize("ni", [8, 3])
+def test_a_residual_block_of_the_course_has_its_parameters_and_its_results(ni, norm):
+    theirs, ours = CourseBlock(ni, 8, 5, norm), ResBlock(ni, 8, 2, 5, nn.ReLU, norm)
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(4, ni, 9, 9)
+    assert torch.equal(ours(x), theirs(x))
+
+
+def test_a_plain_cnn_of_the_course_has_its_parameters_and_its_results():
+    nfs = [1, 8, 16, 32, 64, 10]
+    convs = [nn.Conv2d(ni, nf, 3, 2, 1) for ni, nf in zip(nfs, nfs[1:], strict=False)]
+    layers = [nn.Sequential(c, nn.BatchNorm2d(c.out_channels), nn.ReLU()) for c in convs[:-1]]
+    theirs = nn.Sequential(*layers, nn.Sequential(convs[-1]), nn.Flatten())
+    ours = get_model(norm=nn.BatchNorm2d).cpu()
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(4, 1, 28, 28)
+    torch.testing.assert_close(ours(x), theirs(x))
 
 
 @pytest.mark.parametrize("ks", [1, 3, 5])
@@ -141,9 +168,10 @@ def test_resblock_without_change_of_size_passes_its_input_on_as_it_is():
     assert torch.equal(block(x), x.relu())
 
 
-def test_resblock_gives_each_convolution_its_norm():
-    kinds = [type(m) for m in ResBlock(4, 8, 2, norm=nn.BatchNorm2d).modules()]
-    assert kinds.count(nn.Conv2d) == kinds.count(nn.BatchNorm2d) == 3
+def test_resblock_gives_both_convolutions_a_norm_but_not_the_shortcut():
+    block = ResBlock(4, 8, 2, norm=nn.BatchNorm2d)
+    assert [type(m) for m in block.idconv] == [nn.Conv2d]
+    assert [type(c[1]) for c in block.convs] == [nn.BatchNorm2d] * 2
 
 
 @pytest.mark.parametrize("norm", [None, nn.BatchNorm2d, partial(nn.GroupNorm, 2)])

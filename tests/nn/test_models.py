@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from minilearn import GeneralRelu, act_gr, get_model, init_weights, resnet
 from minilearn.base.batch import default_device
-from minilearn.nn import GeneralRelu, act_gr, get_model, init_weights, resnet
 
 
 def overfit(model, steps=40, size=28):

@@ -642,6 +642,15 @@ def test_a_long_table_in_a_notebook_ends_with_the_last_rows_and_says_what_it_lef
     assert display_.widths == {"epoch": 6, "name": 9}
 
 
+def test_the_page_of_a_fit_closes_every_tag_that_it_opens(monkeypatch):
+    display_ = Notebook(())
+    monkeypatch.setattr(Notebook, "show", lambda self: None)
+    display_.add_row({"epoch": 0, "train_loss": 1.0})
+    page = display_.html()
+    assert sorted(re.findall(r"<(\w+)", page)) == sorted(re.findall(r"</(\w+)", page))
+    assert "table" in re.findall(r"<(\w+)", page)
+
+
 class Reads(TorchDispatchMode):
     """Counts how often a value is read from a tensor."""
 
@@ -754,11 +763,19 @@ def test_metrics_print_nothing_while_rows_are_shown_and_print_again_afterwards(c
     assert len(fit_lines(capsys, learn, 2)) == 4  # a line an epoch
 
 
-def test_a_log_of_the_users_own_on_the_object_comes_back():
-    metrics, logged = MetricsCB(), []
-    metrics._log = logged.append
-    toy_learner([metrics, ProgressCB()]).fit(1)
-    assert metrics._log == logged.append
+@pytest.mark.parametrize("display", [ProgressCB, LogCB])
+def test_a_log_of_the_users_own_is_called_beside_a_display(display):
+    on_object, seen = MetricsCB(), []
+    on_object._log = seen.append
+
+    class Tracker(MetricsCB):
+        def _log(self, row):
+            rows.append(row)
+
+    for metrics, rows in ((on_object, seen), (Tracker(), [])):
+        toy_learner([metrics, display()]).fit(2)
+        assert rows == metrics.rows and len(rows) == 4
+    assert on_object._log == seen.append
 
 
 class NotebookMetrics(Callback):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,16 +16,8 @@ from minilearn.base.batch import to_device
 from ..decode import as_mode, decode_jpeg, in_threads, open_image
 from ..pipeline import Pipeline
 from ..seeded import SeededLoader
-from .errors import ErrorLog, FileError, file_error, report
+from .errors import ErrorLog, FileError, report
 from .listing import Items
-
-
-class Row(NamedTuple):
-    """An image from a worker: pixels and target, or None, and the errors that occurred."""
-
-    pixels: Tensor | None
-    target: Tensor | None
-    errors: tuple[FileError, ...] = ()
 
 
 class Reader:
@@ -67,7 +60,7 @@ class Reader:
 
 
 class ImageDataset:
-    """A map-style data set of images; its rows carry the errors of files that cannot be read.
+    """A map-style data set of images; its rows are errors where files cannot be read.
 
     Args:
         items: the images.
@@ -83,23 +76,12 @@ class ImageDataset:
         """Return the number of images."""
         return len(self.items)
 
-    def __getitem__(self, row: int) -> Row:
-        """Return an image, or the error where it cannot be read."""
-        pixels = self.attempt(row)
-        if isinstance(pixels, FileError):
-            return Row(None, None, (pixels,))
-        return Row(pixels, self.targets[row])
-
-    def attempt(self, row: int) -> Tensor | FileError:
-        """Return the pixels of an image, or why it cannot be read.
-
-        Raises:
-            ImageError: it cannot be read, the policy is "raise", and this is the main process.
-        """
+    def __getitem__(self, row: int) -> tuple[Tensor, Tensor] | FileError:
+        """Return pixels and target of an image, or why it cannot be read."""
         try:
-            return self.read(self.items.fetch(self.items.refs[row]))
+            return self.read(self.items.fetch(self.items.refs[row])), self.targets[row]
         except Exception as e:  # PIL and transforms raise many types
-            return file_error(row, self.items.names[row], e, self.log.policy)
+            return FileError.of(row, self.items.names[row], e)
 
     @property
     def served(self) -> list[int]:
@@ -111,53 +93,44 @@ class ImageDataset:
         """The names of the files that are served, in order, as far as errors are known."""
         return [self.items.names[row] for row in self.served]
 
-    def pick(self, rows: Sequence[int]) -> ImageDataset:
-        """Return the data set of these rows."""
-        targets = self.targets[torch.as_tensor(rows, dtype=torch.long)]
-        log = ErrorLog(self.log.split, self.log.policy, len(rows))
-        return ImageDataset(self.items.pick(rows), targets, self.read, log)
 
-
-def decode_all(images: ImageDataset) -> tuple[Tensor, ImageDataset]:
-    """Read all images at once, in threads.
+def decode_all(images: ImageDataset) -> Tensor:
+    """Read all N images at once, in threads.
 
     Returns:
-        Pixels as uint8, shape (N, C, H, W), and the data set of the N images that are served. The
-        log of the given data set records the others.
+        Pixels as uint8, shape (N, C, H, W); those of images that cannot be read mean nothing.
 
     Raises:
-        ImageError: as the policy says.
+        ImageError: there are too many errors, or `on_error` is "raise".
     """
-    n = len(images)
-    pixels = torch.empty(n, *images.read.pipeline.shape, dtype=torch.uint8)
-    errors: dict[int, FileError] = {}
+    pixels = torch.empty(len(images), *images.read.pipeline.shape, dtype=torch.uint8)
+    errors: list[FileError] = []
 
     def read(row: int) -> None:
-        found = images.attempt(row)
+        found = images[row]
         if isinstance(found, FileError):
-            errors[row] = found
+            errors.append(found)
         else:
-            pixels[row] = found
+            pixels[row] = found[0]
 
-    in_threads(read, n)
-    if not errors:
-        return pixels, images
-    images.log.add(errors.values())
-    return pixels[images.served], images.pick(images.served)
+    in_threads(read, len(images))
+    images.log.add(sorted(errors))
+    return pixels
 
 
+@dataclass
 class ToModel:
     """Move batches to the device as bytes, and normalise them there."""
 
-    def __init__(self, pipeline: Pipeline, device: torch.device) -> None:
-        self.pipeline, self.device = pipeline, device
+    pipeline: Pipeline
+    device: torch.device
 
     def __call__(self, pixels: Tensor) -> Tensor:
         """Return floats (B, C, H, W) on the device."""
-        return self.pipeline.scale(self.moved(pixels))
+        return self.pipeline.scale(self.move(pixels))
 
-    def moved(self, x: Tensor) -> Tensor:
-        """Return a tensor on the device."""
+    def move(self, x: Any) -> Any:
+        """Return tensors on the device."""
         return to_device(x, self.device)
 
 
@@ -198,11 +171,11 @@ class ImageLoader(SeededLoader):
 
 
 def collate(
-    rows: Sequence[Row], join: Callable[[list], Any] = default_collate
+    rows: Sequence[Any], join: Callable[[list], Any] = default_collate
 ) -> tuple[Any, list[FileError], int]:
     """Collate rows: a batch of the readable images, None without any; all errors; the images."""
-    errors = [error for row in rows for error in row.errors]
-    items = [(row.pixels, row.target) for row in rows if row.pixels is not None]
+    errors = [row for row in rows if isinstance(row, FileError)]
+    items = [row for row in rows if not isinstance(row, FileError)]
     return join(items) if items else None, errors, len(items)
 
 
@@ -215,7 +188,7 @@ def finish_batches(batches: Iterable[Any], to_model: ToModel, log: ErrorLog) -> 
             log.add(errors)
             if batch is not None:
                 pixels, *rest = batch
-                batch = to_model(pixels), *to_device(rest, to_model.device)
+                batch = to_model(pixels), *to_model.move(rest)
             yield batch
     finally:
         report(log)

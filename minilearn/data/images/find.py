@@ -13,15 +13,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from minilearn.base.arguments import VALID_SPLITS
 from minilearn.base.text import few
 
-from .archives import is_archive, open_archive, read_member, webdataset_labels
+from .archives import ARCHIVES, open_archive, read_member
 from .hf_images import from_hub, is_saved, load_hub
-from .listing import SUFFIXES, Columns, Items, default_split, read_file
+from .listing import SUFFIXES, Columns, Items, read_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,28 +50,27 @@ def find_images(source: Any, columns: Columns, streaming: bool = False) -> dict[
         FileNotFoundError: there is no such file or folder.
         ValueError: it holds no images; says what was looked for, and what was found.
     """
-    found = _find(source, columns, streaming)
-    return {split or default_split(images): images for split, images in found.items()}
-
-
-def _find(source: Any, columns: Columns, streaming: bool) -> dict[str, Any]:
-    """Return the images by split, "" where nothing says one."""
     if isinstance(source, str) and source.startswith("hf:"):
-        return from_hub(load_hub(source[3:], streaming), columns)
-    if streaming:
+        found = from_hub(load_hub(source[3:], streaming), columns)
+    elif streaming:
         raise ValueError(f'streaming= is for "hf:NAME", and the source is {source!r:.80}')
-    if not isinstance(source, (str, os.PathLike)):
-        return from_hub(source, columns)
-    path = Path(source).expanduser()
+    elif isinstance(source, (str, os.PathLike)):
+        found = _from_path(Path(source).expanduser(), columns)
+    else:
+        found = from_hub(source, columns)
+    # only labelled images can be trained on
+    return {
+        split or ("train" if images.labelled else "test"): images for split, images in found.items()
+    }
+
+
+def _from_path(path: Path, columns: Columns) -> dict[str, Any]:
+    """Return the images by split, "" where nothing says one."""
     if not path.exists():
         raise FileNotFoundError(
             f"there is no {path}. Give a folder, an archive, a table, or hf:NAME for a data set of "
             "the Hugging Face hub"
         )
-    return _from_path(path, columns)
-
-
-def _from_path(path: Path, columns: Columns) -> dict[str, Any]:
     if path.suffix.lower() in TABLES and path.is_file():
         return from_table(path, columns)
     if is_saved(path):
@@ -91,11 +90,11 @@ def _from_path(path: Path, columns: Columns) -> dict[str, Any]:
         )
     if path.is_dir():
         return from_folder(path, columns)
-    if is_archive(path):
+    if path.suffix.lower() in ARCHIVES:
         return from_archives([path], path, columns)
     raise ValueError(
-        f"{path} is no source of images; that is a folder, an archive (.tar, .tar.gz, .zip) "
-        f"or a table ({', '.join(TABLES)})"
+        f"{path} is no source of images; that is a folder, an archive ({', '.join(ARCHIVES)}) "
+        f"or a table ({', '.join(TABLES)}); a compressed .tar has to be decompressed first"
     )
 
 
@@ -111,41 +110,31 @@ def _from_file_name(pattern: str) -> Callable[[str], str | None]:
 # ---- folders and archives ----
 
 
-class Entry(NamedTuple):
-    """A file: its path in the source, the reference that reads it, and its label if known."""
-
-    path: str
-    ref: Any
-    label: str | None = None
-
-
 def from_folder(folder: Path, columns: Columns) -> dict[str, Items]:
     """Find images below a folder; folder names give class and split."""
-    files = list(_files_below(str(folder)))
     start = len(os.path.join(folder, ""))
-    entries = [Entry(file[start:].replace(os.sep, "/"), file) for file in files]
-    archives = [Path(e.ref) for e in entries if "/" not in e.path and _is_archive(e.path)]
-    if archives and not any(_is_image(entry.path) for entry in entries):
+    files = {path[start:].replace(os.sep, "/"): path for path in _files_below(str(folder))}
+    archives = [
+        Path(file)
+        for path, file in files.items()
+        if path.lower().endswith(ARCHIVES) and "/" not in path and _kind(path) != "hidden"
+    ]
+    if archives and not any(_kind(path) in SUFFIXES for path in files):
         return from_archives(archives, folder, columns)
-    return _by_layout(_images(entries, folder), read_file, 2, columns)
+    return _by_layout([*files.items()], folder, read_file, 2, columns)
 
 
 def from_archives(paths: Sequence[Path], source: Path, columns: Columns) -> dict[str, Items]:
-    """Find images in archives like those below a folder; `train-0001.tar` is of split "train".
-
-    `.cls` files beside the images may hold the labels, as in WebDataset.
-    """
-    archives = [open_archive(path) for path in paths]
-    labels, entries = webdataset_labels(archives), []
+    """Find images in archives like those below a folder; `train-0001.tar` is of split "train"."""
+    archives, files = [open_archive(path) for path in paths], []
     for number, (path, archive) in enumerate(zip(paths, archives, strict=True)):
         first_word = re.split(r"[-_.]", path.name)[0]
         split = split_of(first_word) if len(paths) > 1 else None
         for name in sorted(archive.names):
             inside = name.replace("\\", "/").lstrip("/")  # some programs on Windows write "\"
-            label = labels.get((number, PurePosixPath(name).with_suffix("")))
             inside = posixpath.normpath(posixpath.join(split or "", inside))
-            entries.append(Entry(inside, (number, name), label))
-    return _by_layout(_images(entries, source), partial(read_member, archives), 1, columns)
+            files.append((inside, (number, name)))
+    return _by_layout(files, source, partial(read_member, archives), 1, columns)
 
 
 def _files_below(folder: str, above: frozenset[str] = frozenset()) -> Iterable[str]:
@@ -162,62 +151,52 @@ def _files_below(folder: str, above: frozenset[str] = frozenset()) -> Iterable[s
             yield entry.path
 
 
-def _is_image(path: str) -> bool:
-    return _kind(path) in SUFFIXES
-
-
-def _is_archive(path: str) -> bool:
-    return is_archive(Path(path)) and _kind(path) != "hidden"
-
-
 def _kind(path: str) -> str:
     if any(part.startswith(".") or part in LITTER for part in path.split("/")):
         return "hidden"
     return posixpath.splitext(path)[1].lower() or "no suffix"
 
 
-def _images(entries: list[Entry], source: Path) -> list[Entry]:
-    found = [entry for entry in entries if _is_image(entry.path)]
-    if not found:
-        others = Counter(_kind(entry.path) for entry in entries)
-        seen = ", ".join(f"{n:,} {kind}" for kind, n in others.most_common(5))
-        raise ValueError(
-            f"no images in {source}: looked in it and all folders below for files of "
-            f"{' '.join(SUFFIXES)}, and found {seen or 'no files at all'}"
-        )
-    return found
-
-
 def _by_layout(
-    entries: list[Entry], fetch: Any, min_depth: int, columns: Columns
+    files: Sequence[tuple[str, Any]], source: Path, fetch: Any, min_depth: int, columns: Columns
 ) -> dict[str, Items]:
     """Sort images into splits and classes by their folders.
 
     Args:
-        entries: the images.
-        fetch: reads one by its `ref`.
+        files: for each file its path in the source, and what `fetch` takes to read it.
+        source: where they are, for errors.
+        fetch: reads a file.
         min_depth: a folder around all others is ignored only where this many parts of a path
             remain below it.
         columns: may have a function that gives the labels.
     """
-    paths = _without_wrapper([tuple(entry.path.split("/")) for entry in entries], min_depth)
+    kinds = Counter(_kind(path) for path, _ in files)
+    images = [file for file in files if _kind(file[0]) in SUFFIXES]
+    if not images:
+        seen = ", ".join(f"{n:,} {kind}" for kind, n in kinds.most_common(5))
+        raise ValueError(
+            f"no images in {source}: looked in it and all folders below for files of "
+            f"{' '.join(SUFFIXES)}, and found {seen or 'no files at all'}"
+        )
+    paths = _without_wrapper([tuple(path.split("/")) for path, _ in images], min_depth)
     has_splits = _are_splits({parts[0] for parts in paths if len(parts) > 1})
-    by_split: dict[str, list[Entry]] = {}
-    outside = []
-    for entry, parts in zip(entries, paths, strict=True):
+    by_split: dict[str | None, list[tuple]] = {}
+    for (path, ref), parts in zip(images, paths, strict=True):
         split = ""
         if has_splits:
             split = split_of(parts[0]) if len(parts) > 1 else None
             parts = parts[1:]
-        if split is None:
-            outside.append(entry)
-            continue
-        label = columns.label(entry.path, entry.label or (parts[0] if len(parts) > 1 else None))
-        by_split.setdefault(split, []).append(entry._replace(label=label))
-    if outside:
-        _warn_left_out(outside, "outside of the folders of the splits")
-    by_folder = not callable(columns.labels)
-    return {split: _items(rows, fetch, by_folder) for split, rows in by_split.items()}
+        label = columns.label(path, parts[0] if len(parts) > 1 else None)
+        by_split.setdefault(split, []).append((path, ref, label))
+    _warn_left_out(by_split.pop(None, []), "outside of the folders of the splits")
+    found = {}
+    for split, rows in by_split.items():
+        labelled = [row for row in rows if row[2] is not None]
+        if labelled and not callable(columns.labels):
+            _warn_left_out([row for row in rows if row[2] is None], "in no class folder")
+            rows = labelled
+        found[split] = Items(*map(list, zip(*rows, strict=True)), fetch=fetch)
+    return found
 
 
 def _without_wrapper(paths: list[tuple[str, ...]], min_depth: int) -> list[tuple[str, ...]]:
@@ -244,18 +223,10 @@ def split_of(folder: str) -> str | None:
     return name if name in SPLITS else None
 
 
-def _items(entries: list[Entry], fetch: Any, by_folder: bool) -> Items:
-    unlabelled = [entry for entry in entries if entry.label is None and by_folder]
-    if 0 < len(unlabelled) < len(entries):
-        _warn_left_out(unlabelled, "in no class folder")
-        entries = [entry for entry in entries if entry.label is not None]
-    paths, refs, labels = zip(*entries, strict=True)
-    return Items(list(paths), list(refs), list(labels), fetch)
-
-
-def _warn_left_out(entries: list[Entry], where: str) -> None:
-    names = few([entry.path for entry in entries])
-    warnings.warn(f"{len(entries):,} images lie {where} and are left out: {names}", stacklevel=2)
+def _warn_left_out(rows: list[tuple], where: str) -> None:
+    if rows:
+        names = few([row[0] for row in rows])
+        warnings.warn(f"{len(rows):,} images lie {where} and are left out: {names}", stacklevel=2)
 
 
 # ---- tables ----
@@ -267,6 +238,8 @@ def from_table(path: Path, columns: Columns) -> dict[str, Any]:
     Raises:
         ValueError: the table cannot be read, has no rows, or lacks a column.
     """
+    from datasets import Dataset
+
     table = _read_table(path)
     head = table.column_names
     if twice := [name for name, n in Counter(head).items() if n > 1]:
@@ -277,31 +250,17 @@ def from_table(path: Path, columns: Columns) -> dict[str, Any]:
         raise ValueError(
             f"the first line of {path} names the columns, such as path,label, and here it is {head}"
         )
-    key = columns.find_paths(head)
-    if re.match("struct|.*binary", str(table.schema.field(key).type)):  # the images themselves
-        from datasets import Dataset
-
-        return from_hub(Dataset(table), columns)
-    names = [str(_stripped(name) or "") for name in table[key].to_pylist()]
-    if "" in names:
-        raise ValueError(f"{path} has no path in row {names.index('') + 1}, column {key!r}")
-    label = columns.find_labels([name for name in head if name != key])
-    stored = map(_stripped, table[label].to_pylist() if label else [None] * len(names))
-    stored = [None if x == "" and columns.sep is None else x for x in stored]
-    labels = _amounts([*map(columns.label, names, stored)])
-    group = columns.find_groups(head)
-    by = table[group].to_pylist() if group else None
-    refs = [os.path.join(path.parent, name) for name in names]
-    items = Items(names, refs, labels, read_file, groups=by)
-    splits = _splits_of_rows(table, path) or [""] * len(items)
-    return {
-        split: items.pick(row for row, other in enumerate(splits) if other == split)
+    ds, splits = Dataset(table), _splits_of_rows(table, path)
+    by_split = {
+        split: ds.select([row for row, other in enumerate(splits) if other == split])
         for split in dict.fromkeys(splits)
     }
+    return from_hub(by_split or ds, columns, path)
 
 
 def _read_table(path: Path) -> pa.Table:
     import pyarrow as pa
+    from pyarrow import compute as pc
     from pyarrow import csv, parquet
 
     try:
@@ -314,23 +273,11 @@ def _read_table(path: Path) -> pa.Table:
             names = reader.schema.names
         types = dict.fromkeys(names, pa.string())  # "007" is a name, no number
         as_text = csv.ConvertOptions(column_types=types)
-        return csv.read_csv(path, parse_options=parse, convert_options=as_text)
+        table = csv.read_csv(path, parse_options=parse, convert_options=as_text)
+        trimmed = [pc.call_function("utf8_trim_whitespace", [x]) for x in table.columns]
+        return pa.table(trimmed, names)
     except pa.ArrowInvalid as e:
         raise ValueError(f"{path} cannot be read as a table, in UTF-8: {e}") from e
-
-
-def _amounts(labels: list[Any]) -> list[Any]:
-    """Return texts that are numbers, not all of them whole, as floats; other labels as they are."""
-    try:
-        numbers = [None if x is None else float(x) for x in labels]
-    except (TypeError, ValueError):
-        return labels
-    fractions = any(x is not None and x % 1 > 0 for x in numbers)  # of nan and inf, % 1 is nan
-    return numbers if fractions else labels
-
-
-def _stripped(x: Any) -> Any:
-    return x.strip() if isinstance(x, str) else x
 
 
 def _splits_of_rows(table: pa.Table, path: Path) -> list[str]:

@@ -13,7 +13,6 @@ from torch.utils.data import IterableDataset
 
 from ..columns import is_image
 from ..hf_datasets import has_own_format, is_hub_dataset
-from .archives import not_empty
 from .listing import Columns, Items, read_file
 
 SAVED = ("dataset_dict.json", "state.json")  # files that save_to_disk writes
@@ -34,18 +33,23 @@ def load_hub(name: str | os.PathLike, streaming: bool = False) -> Any:
     return load(*name.split(":", 1), streaming=streaming)
 
 
-def from_hub(source: Any, columns: Columns) -> dict[str, Any]:
+def from_hub(source: Any, columns: Columns, table: Path | None = None) -> dict[str, Any]:
     """Return `Items`, or an `ImageStream`, by split.
+
+    Args:
+        source: a data set, or a dict of some by split.
+        columns: those that the user named.
+        table: the file that a data set was read from; its paths are relative to it.
 
     Raises:
         TypeError: this is no data set of `datasets`.
         ValueError: it has no column of images, or a transform of its own.
     """
     by_split = dict(source) if isinstance(source, Mapping) else {"": source}
-    return {name: _images(ds, name, columns) for name, ds in by_split.items()}
+    return {name: _images(ds, name, columns, table) for name, ds in by_split.items()}
 
 
-def _images(ds: Any, split: str, columns: Columns) -> Any:
+def _images(ds: Any, split: str, columns: Columns, table: Path | None) -> Any:
     if isinstance(ds, IterableDataset) and hasattr(ds, "cast_column"):
         return ImageStream(ds, columns)
     if not is_hub_dataset(ds):
@@ -58,26 +62,44 @@ def _images(ds: Any, split: str, columns: Columns) -> Any:
             "the data set has a format or transform of its own, so it decides what an item is; use "
             "DataLoaders.from_dd, or take it off by ds.with_format(None) and give tfms="
         )
-    return _items(ds, split, columns)
+    return _items(ds, split, columns, table)
 
 
-def _items(ds: Any, split: str, columns: Columns) -> Items:
+def _items(ds: Any, split: str, columns: Columns, table: Path | None) -> Items:
     key, label = image_columns(ds.features, columns)
-    raw = _undecoded(ds, key)
-    paths = raw.select_columns([key])
-    if is_image(ds.features[key]):  # the paths alone, not the bytes beside them
-        paths = paths.flatten().select_columns([f"{key}.path"])
-    found = paths[:][paths.column_names[0]]
-    names = [stored_path(value) or f"{split or 'row'}[{row}]" for row, value in enumerate(found)]
-    values = ds.select_columns([label])[:][label] if label else [None] * len(ds)
+    raw, feature = _undecoded(ds, key), ds.features[key]
+    # of images the paths alone, not the bytes beside them
+    stored = _column(raw.flatten(), f"{key}.path") if is_image(feature) else _column(raw, key)
+    names = [stored_path(value) or f"{split or 'row'}[{row}]" for row, value in enumerate(stored)]
+    refs, fetch = list(range(len(ds))), partial(read_row, raw, key)
+    if getattr(feature, "dtype", None) in ("string", "large_string"):
+        if table and not all(stored):
+            row = next(row for row, path in enumerate(stored) if not path)
+            raise ValueError(f"{table} has no path in row {row + 1}, column {key!r}")
+        folder = table.parent if table else ""
+        refs, fetch = [path and os.path.join(folder, path) for path in stored], image_bytes
     classes = class_names_of(ds.features.get(label))
-    labels = [columns.label(*row) for row in zip(names, named(values, classes), strict=True)]
-    group = columns.find_groups(list(ds.features))
-    groups = ds.select_columns([group])[:][group] if group else None
-    return Items(names, list(range(len(ds))), labels, partial(read_row, raw, key), classes, groups)
+    values = named(_column(ds, label), classes)
+    labels = amounts([*map(columns.label, names, values)], classes)
+    group = columns.find("groups", list(ds.features))
+    return Items(names, refs, labels, fetch, classes, _column(ds, group) if group else None)
 
 
-def image_columns(features: Mapping[str, Any], columns: Columns) -> tuple[str, str | None]:
+def _column(ds: Any, name: str | None) -> list[Any]:
+    return ds.select_columns([name])[:][name] if name else [None] * len(ds)
+
+
+def amounts(labels: list[Any], classes: list[str] | None) -> list[Any]:
+    """Return texts that are numbers, not all of them whole, as floats; other labels as they are."""
+    try:
+        numbers = [None if x is None else float(x) for x in labels]
+    except (TypeError, ValueError):
+        return labels
+    fractions = any(x is not None and x % 1 > 0 for x in numbers)  # of nan and inf, % 1 is nan
+    return numbers if fractions and classes is None else labels
+
+
+def image_columns(features: Mapping[str, Any], columns: Columns) -> tuple[Any, str | None]:
     """Return the column of images and the column of labels, if there is one.
 
     Raises:
@@ -85,8 +107,8 @@ def image_columns(features: Mapping[str, Any], columns: Columns) -> tuple[str, s
     """
     images = [name for name, feature in features.items() if is_image(feature)]
     key = images[0] if len(images) == 1 and not columns.paths else None
-    key = key or columns.find_paths(list(features))
-    return key, columns.find_labels([name for name in features if name != key])
+    key = key or columns.find("paths", list(features))
+    return key, columns.find("labels", [name for name in features if name != key])
 
 
 def class_names_of(feature: Any) -> list[str] | None:
@@ -127,13 +149,13 @@ def image_bytes(value: Any) -> bytes:
     """Return the bytes of an image from the value of a column of images or paths.
 
     Raises:
-        OSError: the value is empty, or the file does not exist.
+        OSError: there is none, or the file does not exist.
     """
     if isinstance(value, Mapping):
         value = value.get("path") if value.get("bytes") is None else value["bytes"]
     if value is None:
         raise OSError("there is no image in this row")
-    return not_empty(value) if isinstance(value, bytes) else read_file(value)
+    return value if isinstance(value, bytes) else read_file(value)
 
 
 class ImageStream:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,9 +18,10 @@ from minilearn.base.foreign_names import known_keywords
 from minilearn.base.text import few, whole
 
 from ..hf_datasets import choose_splits
+from ..loader_factory import Batching
 from ..loaders import DataLoaders
 from ..pipeline import Pipeline
-from .errors import ErrorPolicy
+from .errors import ErrorLog
 from .find import find_images, split_of
 from .hf_images import ImageStream
 from .image_loaders import LoaderBuilder
@@ -73,6 +75,9 @@ def image_dls(
     pipeline: Pipeline | None = None,
 ) -> DataLoaders:
     """Make loaders of images, wherever they are.
+
+    >>> dls = image_dls("images", 32, size=64)  # doctest: +SKIP
+    >>> dls.summary()  # doctest: +SKIP
 
     Args:
         source: a folder of class folders, also below train, val and test; a flat folder, whose
@@ -132,27 +137,35 @@ def image_dls(
         ValueError: it holds no images, or too many that cannot be read; a column, split or class
             does not exist.
     """
+    if on_error not in ("skip", "raise"):
+        raise ValueError(f"on_error is skip or raise, got {on_error!r}")
+    if not 0 <= max_errors <= 1:
+        raise ValueError(f"max_errors is a fraction of the images, 0 to 1: {max_errors}")
     if decoder == "torchvision" and tfms is None:
         raise ValueError('decoder="torchvision" gives tensors to tfms=, and there is none')
     if pipeline is None:
-        pipeline = _pipeline(size, channels, mean, std)
-        options = {"interpolation": interpolation or "bilinear", "crop_pct": crop_pct}
-        pipeline = replace(pipeline, resize=resize, decoder=decoder, **options)
+        if channels not in (1, 3):
+            raise ValueError(f"channels is 3 for colours or 1 for grey, got {channels}")
+        pair = (size, size) if isinstance(size, int) else size
+        how = {"interpolation": interpolation or "bilinear", "crop_pct": crop_pct}
+        pipeline = Pipeline(pair, resize, channels, mean, std, decoder=decoder, **how)
         normalize = normalize and mean is None
     else:
         normalize, classes = False, pipeline.classes if classes is None else classes
+    where = default_device() if device is None else torch.device(device)
+    workers = whole("workers", workers, least=0, of="processes")
     builder = LoaderBuilder(
-        pipeline=pipeline,
-        policy=ErrorPolicy(on_error, max_errors),
-        tfms=tfms,
-        seed=seed,
-        workers=whole("workers", workers, least=0, of="processes"),
-        device=default_device() if device is None else torch.device(device),
-        bs=whole("bs", bs, of="items"),
-        bs_valid=bs_valid or 2 * bs,
-        drop_last=drop_last,
-        pin_memory=pin_memory,
-        collate_fn=collate_fn,
+        pipeline,
+        tfms,
+        partial(ErrorLog, on_error=on_error, max_errors=max_errors),
+        where,
+        Batching(whole("bs", bs, of="items"), bs_valid, drop_last, seed),
+        reading={
+            "num_workers": workers,
+            "persistent_workers": workers > 0,
+            "pin_memory": where.type == "cuda" if pin_memory is None else pin_memory,
+            "collate_fn": collate_fn,
+        },
     )
     found = find_images(source, Columns(paths, labels, sep, groups), streaming)
     by_user = not isinstance(valid, (int, float))
@@ -161,11 +174,14 @@ def image_dls(
     roles = roles_of(found, ({"valid": None} if by_user else {}) | (splits or {}))
     unused = [name for name in found if name not in roles.values()]
     if unused and splits is None:
-        warnings.warn(f"splits that are not used: {unused}; splits= names others", stacklevel=2)
+        warnings.warn(f"splits that are not used: {unused}; splits= names others", stacklevel=3)
     parts = {role: found[split] for role, split in roles.items()}
+    test_is_valid = "test" in roles and roles["test"] == roles.get("valid")  # then it is read once
+    if test_is_valid:
+        del parts["test"]
     if any(isinstance(part, ImageStream) for part in parts.values()):
         if parts.keys() == {"train"} and valid and not splits:
-            warnings.warn(STREAM_WITHOUT_VALID, stacklevel=2)
+            warnings.warn(STREAM_WITHOUT_VALID, stacklevel=3)
         dls = builder.from_streams(parts, classes, normalize)
     else:
         if "train" in parts and "valid" not in parts and valid and "valid" not in (splits or {}):
@@ -176,6 +192,8 @@ def image_dls(
             part = f"{len(rows[1]):,} images" if by_user else f"{valid:.0%}"
             roles["valid"] = f"{part} of {roles['train']}"
         dls = builder.from_items(parts, classes, normalize, memory_gb * 1e9)
+    if test_is_valid:
+        dls.test = copy.copy(dls.valid)
     if sep is None and classes is None and len(dls.pipeline.classes or "ab") == 1:
         warnings.warn(
             f"all images are of one class, {dls.pipeline.classes[0]!r}: is the folder of another "
@@ -185,30 +203,6 @@ def image_dls(
     dls.splits = roles
     log.info("%r", dls)
     return dls
-
-
-def _pipeline(
-    size: Any, channels: int, mean: list[float] | None, std: list[float] | None
-) -> Pipeline:
-    """Return the pipeline as far as the user gave it.
-
-    Raises:
-        ValueError: a value is out of range; says which.
-    """
-    if channels not in (1, 3):
-        raise ValueError(f"channels is 3 for colours or 1 for grey, got {channels}")
-    pair = (size, size) if isinstance(size, int) else size
-    if size is not None and not _is_size(pair):
-        raise ValueError(f"size is one number of pixels, or height and width, got {size}")
-    for name, values in (("mean", mean), ("std", std)):
-        if values is not None and len(values) != channels:
-            raise ValueError(f"{name} has a value for each of {channels} channels, got {values}")
-    return Pipeline(pair, channels=channels, mean=mean, std=std)
-
-
-def _is_size(size: Any) -> bool:
-    numbers = isinstance(size, (tuple, list)) and all(isinstance(n, int) for n in size)
-    return numbers and len(size) == 2 and min(size) >= 1
 
 
 def roles_of(found: Mapping[str, Any], wanted: Mapping[str, str | None] | None) -> dict[str, str]:

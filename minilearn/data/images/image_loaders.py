@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import warnings
 from collections.abc import Callable, Mapping
@@ -16,19 +15,17 @@ from torch import Tensor
 from minilearn.base.text import few
 
 from ..columns import channel_stats
-from ..loader_factory import check_not_empty
+from ..loader_factory import Batching, check_not_empty
 from ..loaders import DataLoaders
 from ..pipeline import Pipeline
 from ..seeded import ArrayLoader
 from .dataset import ImageDataset, ImageLoader, Reader, ToModel, decode_all
-from .errors import ErrorLog, ErrorPolicy, report
+from .errors import ErrorLog, report
 from .hf_images import ImageStream, image_bytes
 from .labels import UNLABELLED, Classes, as_number, check_labelled, numbered
 from .listing import Items
-from .sample import MANY, choose_size, sample, sample_stats
+from .sample import MANY, choose_size, sample, sample_pixels
 from .stream_loader import StreamLoader
-
-BUFFER = 1000  # images among which a stream's shuffling draws the next one
 
 
 @dataclass
@@ -37,33 +34,19 @@ class LoaderBuilder:
 
     Args:
         pipeline: of the images, as far as it is known.
-        policy: what happens to images that cannot be read.
         tfms: transforms training images.
-        seed: of order and random transforms.
-        workers: processes that read images that are not in memory.
+        new_log: makes an `ErrorLog` of a split and its number of images.
         device: of the batches.
-        bs: images in a training batch.
-        bs_valid: images in another batch.
-        drop_last: leave out a last training batch that is not full.
-        pin_memory: whether batches that are read one by one are; None where the device is a GPU.
-        collate_fn: see `image_dls`.
+        batching: sizes of batches, and the seed of order and random transforms.
+        reading: options of loaders that read images one by one, such as num_workers, collate_fn.
     """
 
     pipeline: Pipeline
-    policy: ErrorPolicy
     tfms: Callable[[Any], Any] | None
-    seed: int
-    workers: int
+    new_log: Callable[..., ErrorLog]
     device: torch.device
-    bs: int
-    bs_valid: int
-    drop_last: bool
-    pin_memory: bool | None = None
-    collate_fn: Callable[[list], Any] | None = None
-
-    def __post_init__(self) -> None:
-        if self.pin_memory is None:
-            self.pin_memory = self.device.type == "cuda"
+    batching: Batching
+    reading: dict[str, Any]
 
     def from_items(
         self, parts: Mapping[str, Items], classes: Any, normalize: bool, memory_limit: float
@@ -80,34 +63,31 @@ class LoaderBuilder:
             ValueError: a role has no images, or they have no labels.
             ImageError: too many cannot be read.
         """
-        # One split may be both valid and test: it is read once, for its first role.
-        first_role = {id(items): role for role, items in reversed(list(parts.items()))}
-        distinct = {role: parts[role] for role in parts if first_role[id(parts[role])] == role}
-        distinct, targets, names = numbered(distinct, classes)
-        for role, items in distinct.items():
+        parts, targets, names = numbered(parts, classes)
+        for role, items in parts.items():
             if role != "test":
                 check_labelled(items, role)
         _warn_of_unseen(targets, names)
-        first = next(iter(distinct))
-        self._complete_pipeline(distinct[first], names)
+        first = next(iter(parts))
+        self._complete_pipeline(parts[first], names)
         data = {
             role: ImageDataset(
-                x, targets[role], self._reader(role), ErrorLog(role, self.policy, len(x))
+                items, targets[role], self._reader(role), self.new_log(role, len(items))
             )
-            for role, x in distinct.items()
+            for role, items in parts.items()
         }
-        logs = [images.log for images in data.values()]
         self._check_not_empty(data)
         pixels = self._decode(data, memory_limit)
+        logs = [images.log for images in data.values()]
         report(*logs)
         self._check_not_empty(data)  # what could be read
-        if normalize and first in pixels:
-            self._normalise(*channel_stats(pixels[first]))
-        elif normalize:
-            self._normalise(*sample_stats(data[first].items, self.pipeline, self.seed))
+        if normalize:
+            known = pixels.get(first)
+            if known is not None and data[first].log.found:  # without errors it is not copied
+                known = known[data[first].served]
+            self._normalise(parts[first], known)
         loaders = {role: self._loader(role, data[role], pixels.get(role)) for role in data}
-        copies = {r: copy.copy(loaders[first_role[id(parts[r])]]) for r in parts if r not in data}
-        return self._dls(loaders | copies, logs)
+        return self._dls(loaders, logs)
 
     def from_streams(
         self, parts: Mapping[str, ImageStream], classes: Any, normalize: bool
@@ -120,72 +100,59 @@ class LoaderBuilder:
         target, class_names = _stream_target(seen, first.classes, classes)
         self._complete_pipeline(seen, class_names)
         if normalize:
-            self._normalise(*sample_stats(seen, self.pipeline, self.seed))
+            self._normalise(seen)
         loaders = {
             role: StreamLoader(
-                part.shuffled(self.seed, BUFFER) if role == "train" else part,
+                part,
                 self._reader(role),
                 target,
-                log=ErrorLog(role, self.policy),
-                to_model=ToModel(self.pipeline, self.device),
-                seed=self.seed,
-                workers=self.workers,
-                pin_memory=self.pin_memory,
-                collate_fn=self.collate_fn,
-                **self._batching(role),
+                log=self.new_log(role),
+                **self._one_by_one(role),
             )
             for role, part in parts.items()
         }
         return self._dls(loaders, [loader.log for loader in loaders.values()])
 
     def _complete_pipeline(self, items: Items, names: list[str] | None) -> None:
-        size = self.pipeline.size or choose_size(sample(items, self.seed))
+        size = self.pipeline.size or choose_size(sample(items))
         self.pipeline = replace(self.pipeline, size=size, classes=names)
 
-    def _normalise(self, mean: Tensor, std: Tensor) -> None:
+    def _normalise(self, items: Items, pixels: Tensor | None = None) -> None:
+        if pixels is None:
+            pixels = sample_pixels(items, self.pipeline)
+        mean, std = channel_stats(pixels)
         self.pipeline = replace(self.pipeline, mean=mean.tolist(), std=std.tolist())
-
-    def _batching(self, role: str) -> dict[str, Any]:
-        if role == "train":
-            return {"batch_size": self.bs, "drop_last": self.drop_last}
-        return {"batch_size": self.bs_valid, "drop_last": False}
 
     def _check_not_empty(self, data: Mapping[str, ImageDataset]) -> None:
         for role, images in data.items():
-            check_not_empty(images, role, **self._batching(role))
+            check_not_empty(images.served, role, **self.batching.of(role))
 
     def _reader(self, role: str) -> Reader:
         return Reader(self.pipeline, self.tfms if role == "train" else None)
 
-    def _decode(self, data: dict[str, ImageDataset], limit: float) -> dict[str, Tensor]:
-        """Decode what does not change, if it fits; `data` keeps the images that could be read."""
-        fixed = [role for role, images in data.items() if images.read.tfms is None]
-        if (
-            self.collate_fn
-            or sum(len(data[role]) for role in fixed) * math.prod(self.pipeline.shape) > limit
-        ):
+    def _decode(self, data: Mapping[str, ImageDataset], limit: float) -> dict[str, Tensor]:
+        """Decode what does not change, if it fits."""
+        fixed = {role: images for role, images in data.items() if images.read.tfms is None}
+        size = sum(map(len, fixed.values())) * math.prod(self.pipeline.shape)
+        if self.reading["collate_fn"] or size > limit:
             return {}
-        pixels = {}
-        for role in fixed:
-            pixels[role], data[role] = decode_all(data[role])
-        return pixels
+        return {role: decode_all(images) for role, images in fixed.items()}
+
+    def _one_by_one(self, role: str) -> dict[str, Any]:
+        to_model = ToModel(self.pipeline, self.device)
+        return {"to_model": to_model, **self.batching.of(role), **self.reading}
 
     def _loader(self, role: str, images: ImageDataset, pixels: Tensor | None) -> Any:
-        to_model = ToModel(self.pipeline, self.device)
-        options = self._batching(role) | {"shuffle": role == "train", "seed": self.seed}
         if pixels is None:
-            return ImageLoader(
-                images,
-                to_model=to_model,
-                num_workers=self.workers,
-                persistent_workers=self.workers > 0,
-                pin_memory=self.pin_memory,
-                collate_fn=self.collate_fn,
-                **options,
-            )
-        columns = {"image": pixels, "label": images.targets}
-        transforms = {"image": to_model, "label": to_model.moved}
-        return ArrayLoader(columns, dataset=images, transforms=transforms, **options)
+            return ImageLoader(images, **self._one_by_one(role))
+        to_model = ToModel(self.pipeline, self.device)
+        return ArrayLoader(
+            {"image": pixels, "label": images.targets},
+            rows=torch.tensor(images.served) if images.log.found else None,
+            dataset=images,
+            transforms={"image": to_model, "label": to_model.move},
+            **self.batching.of(role),
+        )
 
     def _dls(self, loaders: Mapping[str, Any], logs: list[ErrorLog]) -> DataLoaders:
         dls = DataLoaders(**loaders)

@@ -145,19 +145,22 @@ def numbered(
     known = next((items.classes for items in by_split.values() if items.classes), None)
     fractions = any(isinstance(label, float) and not label.is_integer() for label in found)
     if wanted is None and known is None and fractions:
-        targets = {
-            split: torch.tensor([float("nan" if x is None else x) for x in items.labels])
-            for split, items in by_split.items()
-        }
-        return dict(by_split), targets, None
-    classes = Classes.of(found, known, wanted)
+        target, names = _amount, None
+    else:
+        classes = Classes.of(found, known, wanted)
+        target, names = classes.target, classes.names or None
     used, targets = {}, {}
     for split, items in by_split.items():
-        each = [classes.target(label) for label in items.labels]
-        used[split] = items.pick(row for row, target in enumerate(each) if target is not None)
-        targets[split] = torch.tensor([target for target in each if target is not None])
-    classes.warn_left_out()
-    return used, targets, classes.names or None
+        each = [target(label) for label in items.labels]
+        used[split] = items.pick(row for row, one in enumerate(each) if one is not None)
+        targets[split] = torch.tensor([one for one in each if one is not None])
+    if names:
+        classes.warn_left_out()
+    return used, targets, names
+
+
+def _amount(label: Any) -> float:
+    return math.nan if label is None else label
 
 
 def check_labelled(items: Items, role: str) -> None:
@@ -219,25 +222,27 @@ def _listed(items: Items, wanted: Sequence[Any]) -> set[int]:
     return {row_of[one] for one in wanted}
 
 
+def _rows_of(keys: Sequence[Any]) -> list[list[int]]:
+    """Return the rows of each key, in the order in which the keys come."""
+    rows: dict[Any, list[int]] = {}
+    for row, key in enumerate(keys):
+        rows.setdefault(key, []).append(row)
+    return [*rows.values()]
+
+
 def _whole_groups(groups: Sequence[Any], fraction: float, seed: int) -> set[int]:
     """Return the rows of random groups, of as many images as comes near the fraction."""
-    rows_of: dict[Any, list[int]] = {}
-    for row, group in enumerate(groups):
-        rows_of.setdefault(group, []).append(row)
-    in_order, chosen = list(rows_of.values()), set()
-    for i in torch.randperm(len(in_order), generator=torch.Generator().manual_seed(seed)).tolist():
-        if len(chosen) + len(in_order[i]) / 2 <= fraction * len(groups):
-            chosen |= set(in_order[i])
+    rows_of, chosen = _rows_of(groups), set()
+    for i in torch.randperm(len(rows_of), generator=torch.Generator().manual_seed(seed)).tolist():
+        if len(chosen) + len(rows_of[i]) / 2 <= fraction * len(groups):
+            chosen |= set(rows_of[i])
     return chosen
 
 
 def _of_each_class(items: Items, fraction: float, seed: int) -> set[int]:
-    by_label: dict[str, list[int]] = {}
-    for row, label in enumerate(items.labels):
-        by_label.setdefault(str(as_texts(label)), []).append(row)
     generator = torch.Generator().manual_seed(seed)
     chosen, due = set(), 0.0
-    for rows in by_label.values():
+    for rows in _rows_of([str(as_texts(label)) for label in items.labels]):
         due += len(rows) * fraction  # what rounding leaves in one class is taken from the next
         n = min(int(due + 1e-9), len(rows) - 1)
         due -= n

@@ -9,8 +9,6 @@ from typing import Any
 
 from minilearn.base.text import did_you_mean
 
-from .archives import not_empty
-
 SUFFIXES = (
     *(".jpg", ".jpeg", ".jfif", ".png", ".gif", ".bmp", ".tif", ".tiff", ".webp"),
     *(".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".tga", ".avif"),
@@ -18,6 +16,7 @@ SUFFIXES = (
 PATHS = ("path", "file_name", "filename", "file", "filepath", "file_path", "image_path", "image")
 PATHS += ("img", "picture", "jpg", "png", "image_id")
 LABELS = ("label", "labels", "class", "classes", "target", "category", "tags", "fine_label", "cls")
+USUAL = {"paths": PATHS, "labels": LABELS, "groups": ()}  # names of columns, in any case
 
 
 @dataclass(frozen=True)
@@ -36,32 +35,28 @@ class Columns:
     sep: str | None = None
     groups: str | Callable[[str], Any] | None = None
 
-    def find_paths(self, names: Sequence[str]) -> str:
-        """Return the column of images.
+    def find(self, option: str, names: Sequence[str]) -> str | None:
+        """Return the column that an option means, None where there is none.
+
+        Args:
+            option: "paths", "labels" or "groups".
+            names: those of all columns.
 
         Raises:
-            ValueError: there is none.
+            ValueError: there is no column of images, or none that the user named.
         """
-        found = self.paths or _first(PATHS, names)
-        return _existing(found, names, "of images or their paths", "paths")
-
-    def find_labels(self, names: Sequence[str]) -> str | None:
-        """Return the column of labels, None where there is none.
-
-        Raises:
-            ValueError: the column that the user named does not exist.
-        """
-        if self.labels == "none" or callable(self.labels):
+        wanted = getattr(self, option)
+        if wanted == "none" or callable(wanted):
             return None
-        if self.labels is None:
-            return _first(LABELS, names)
-        return _existing(self.labels, names, "of labels", "labels")
-
-    def find_groups(self, names: Sequence[str]) -> str | None:
-        """Return the column of groups, None where there is none."""
-        if self.groups is None or callable(self.groups):
-            return None
-        return _existing(self.groups, names, "of groups", "groups")
+        by_lower = {name.lower().strip(): name for name in reversed(names)}
+        usual = (by_lower[name] for name in USUAL[option] if name in by_lower)
+        found = wanted or next(usual, None)
+        if found in names or not (wanted or option == "paths"):
+            return found
+        what = "images or their paths" if option == "paths" else option
+        hint = did_you_mean(wanted or "", names, n=1) or f"; name one in {option}="
+        unknown = f" {wanted!r}" if wanted else ""
+        raise ValueError(f"no column{unknown} of {what}; there are {list(names)}{hint}")
 
     def label(self, path: str, stored: Any) -> Any:
         """Return the label of a file; a list where one text holds several.
@@ -71,22 +66,11 @@ class Columns:
             stored: the label there, which a function of the user's replaces.
         """
         label = self.labels(path) if callable(self.labels) else stored
+        if label == "" and self.sep is None:
+            return None
         if self.sep is None or label is None or isinstance(label, list):
             return label
         return [part for text in str(label).split(self.sep) if (part := text.strip())]
-
-
-def _first(wanted: Sequence[str], names: Sequence[str]) -> str | None:
-    by_lower = {name.lower().strip(): name for name in reversed(names)}
-    return next((by_lower[name] for name in wanted if name in by_lower), None)
-
-
-def _existing(name: str | None, names: Sequence[str], what: str, option: str) -> str:
-    if name is not None and name in names:
-        return name
-    hint = did_you_mean(name or "", names, n=1) or f"; name one in {option}="
-    unknown = f" {name!r}" if name else ""
-    raise ValueError(f"no column{unknown} {what}; there are {list(names)}{hint}")
 
 
 @dataclass(frozen=True)
@@ -126,15 +110,6 @@ class Items:
         return replace(self, **{k: [column[i] for i in rows] for k, column in columns.items()})
 
 
-def default_split(images: Any) -> str:
-    """Return the split of a source without splits: only labelled images can be trained on."""
-    return "train" if images.labelled else "test"
-
-
 def read_file(path: str) -> bytes:
-    """Return the content of a file.
-
-    Raises:
-        OSError: there is none, or it is empty.
-    """
-    return not_empty(Path(path).read_bytes())
+    """Return the content of a file."""
+    return Path(path).read_bytes()

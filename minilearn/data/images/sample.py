@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import statistics
 import warnings
 from collections import Counter
@@ -12,22 +13,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..columns import channel_stats
 from ..decode import in_threads, open_image, upright_size
 from ..pipeline import Pipeline
 from .dataset import ImageDataset, Reader, decode_all
-from .errors import ErrorLog, ErrorPolicy, ImageError, reason_of
+from .errors import ErrorLog, ImageError, reason_of
 from .listing import Items
 
 MANY = 256  # images in a sample
 LARGE = 224  # pixels a side for images of many sizes, unless they are smaller
 
 
-def sample(items: Items, seed: int) -> Items:
-    """Return up to `MANY` of the images, drawn by the seed."""
+def sample(items: Items) -> Items:
+    """Return up to `MANY` of the images, always the same ones."""
     if len(items) <= MANY:
         return items
-    order = torch.randperm(len(items), generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(len(items), generator=torch.Generator().manual_seed(0))
     return items.pick(sorted(order[:MANY].tolist()))
 
 
@@ -54,7 +54,13 @@ def choose_size(items: Items) -> tuple[int, int]:
     """
     sizes = sizes_of(items)
     if not sizes:
-        raise _none_readable(items)
+        try:
+            open_image(items.fetch(items.refs[0]))
+            reason = "it can be read now"
+        except Exception as e:
+            reason = reason_of(e)
+        first = f"{items.names[0]} ({reason})"
+        raise ImageError(f"none of {len(items):,} sampled images can be read, such as {first}")
     (most, n), total = sizes.most_common(1)[0], sizes.total()
     if n == total:
         return most
@@ -68,16 +74,6 @@ def choose_size(items: Items) -> tuple[int, int]:
     return chosen
 
 
-def _none_readable(items: Items) -> ImageError:
-    try:
-        open_image(items.fetch(items.refs[0]))
-        reason = "it can be read now"
-    except Exception as e:
-        reason = reason_of(e)
-    first = f"{items.names[0]} ({reason})"
-    return ImageError(f"none of {len(items):,} sampled images can be read, such as {first}")
-
-
 def size_range(sizes: Counter[tuple[int, int]]) -> str:
     """Return the smallest and the largest of some sizes (H, W) as text."""
     by_area = sorted(sizes, key=lambda size: size[0] * size[1])
@@ -89,9 +85,9 @@ def by(size: tuple[int, ...]) -> str:
     return "×".join(map(str, size))
 
 
-def sample_stats(items: Items, pipeline: Pipeline, seed: int) -> tuple[Tensor, Tensor]:
-    """Return mean and std of each channel of a sample, on the scale 0..1, two of shape (C,)."""
-    chosen = sample(items, seed)
-    log = ErrorLog("sample", ErrorPolicy(max_errors=1.0), len(chosen))
-    no_targets = torch.zeros(len(chosen))
-    return channel_stats(decode_all(ImageDataset(chosen, no_targets, Reader(pipeline), log))[0])
+def sample_pixels(items: Items, pipeline: Pipeline) -> Tensor:
+    """Return the pixels of a sample as far as it can be read, uint8, shape (N, C, H, W)."""
+    chosen = sample(items)
+    log = ErrorLog("sample", max_errors=math.inf)
+    images = ImageDataset(chosen, torch.zeros(len(chosen)), Reader(pipeline), log)
+    return decode_all(images)[images.served]

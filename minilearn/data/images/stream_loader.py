@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -13,9 +13,11 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate, get_w
 from minilearn.base.seed import preserved_random_states
 
 from ..seeded import EpochLoader, derive_seed, seed_cpu
-from .dataset import Reader, Row, ToModel, collate, finish_batches
-from .errors import ErrorLog, FileError, file_error
+from .dataset import Reader, ToModel, collate, finish_batches
+from .errors import ErrorLog, FileError
 from .hf_images import ImageStream, image_bytes, stored_path
+
+BUFFER = 1000  # images among which a stream's shuffling draws the next one
 
 
 class StreamLoader(EpochLoader):
@@ -28,14 +30,12 @@ class StreamLoader(EpochLoader):
         stream: the images.
         read: turns the bytes of a file into pixels.
         target: turns a label into a target; None leaves the image out.
-        batch_size: images in a batch.
         log: records files that cannot be read.
         to_model: turns pixels into the model's input.
-        seed: of random transforms.
-        drop_last: leave out a last batch that is not full.
-        workers: processes that read ahead; each takes whole shards of the stream.
-        pin_memory: whether batches are pinned.
+        shuffle: in a new order in each epoch, as far as a buffer of `BUFFER` images allows.
+        seed: of order and random transforms.
         collate_fn: see `image_dls`.
+        kwargs: all others of torch's DataLoader; a worker takes whole shards of the stream.
     """
 
     def __init__(
@@ -43,74 +43,64 @@ class StreamLoader(EpochLoader):
         stream: ImageStream,
         read: Reader,
         target: Callable[[Any], Any],
-        batch_size: int,
         *,
         log: ErrorLog,
         to_model: ToModel,
+        shuffle: bool,
         seed: int,
-        drop_last: bool = False,
-        workers: int = 0,
-        pin_memory: bool | None = None,
         collate_fn: Callable[[list], Any] | None = None,
+        **kwargs: Any,
     ) -> None:
-        self.stream, self.read, self.target, self.log = stream, read, target, log
-        self.batch_size, self.drop_last, self.workers = batch_size, drop_last, workers
-        self.to_model, self.seed, self.epoch = to_model, seed, 0
-        self.pin_memory = pin_memory
-        self.collate_fn = partial(collate, join=collate_fn or default_collate)
+        stream = stream.shuffled(seed, BUFFER) if shuffle else stream
+        self.images = _DecodedStream(stream, read, target, log.split)
+        self.log, self.to_model, self.seed, self.epoch = log, to_model, seed, 0
+        self.kwargs: dict[str, Any] = kwargs
+        self.kwargs["collate_fn"] = partial(_collate, join=collate_fn or default_collate)
 
     @property
     def dataset(self) -> Any:
         """The stream of the library `datasets`."""
-        return self.stream.ds
+        return self.images.stream.ds
 
     def batches(self, start: int = 0) -> Iterator[Any]:
         """Start the next epoch at batch number `start`; those before it are read and dropped."""
         self.dataset.set_epoch(self.epoch)
-        decoded = _Decoded(self, derive_seed(self.seed, self.epoch))
+        self.images.seed = derive_seed(self.seed, self.epoch)
         self.epoch += 1
-        loader = DataLoader(
-            decoded,
-            self.batch_size,
-            num_workers=self.workers,
-            collate_fn=self.collate_fn,
-            drop_last=self.drop_last,
-            pin_memory=bool(self.pin_memory),
-            generator=torch.Generator(),  # so that the global one does not change
-        )
+        # a generator of its own, so that the global one does not change
+        loader = DataLoader(self.images, generator=torch.Generator(), **self.kwargs)
         return islice(finish_batches(loader, self.to_model, self.log), start, None)
 
 
-class _Decoded(IterableDataset):
-    """The data set in the workers: decoded images, each with the errors that came before it."""
+class _DecodedStream(IterableDataset):
+    """The data set in the workers: lists of a decoded image and the errors that came before it."""
 
-    def __init__(self, loader: StreamLoader, seed: int) -> None:
-        self.stream, self.read, self.target = loader.stream, loader.read, loader.target
-        self.split, self.policy, self.seed = loader.log.split, loader.log.policy, seed
+    def __init__(self, stream: ImageStream, read: Reader, target: Any, split: str) -> None:
+        self.stream, self.read, self.target, self.split = stream, read, target, split
+        self.seed = 0
 
-    def __iter__(self) -> Iterator[Row]:
-        info, errors = get_worker_info(), []
+    def __iter__(self) -> Iterator[list]:
+        info, rows = get_worker_info(), []
         first, step = (info.id, info.num_workers) if info else (0, 1)
         for i, (value, label) in enumerate(self.stream):
-            row = first + i * step
             target = self.target(label)
             if target is None:  # a class that is left out
                 continue
-            pixels = self._pixels(row, value)
-            if isinstance(pixels, FileError):
-                errors.append(pixels)
-            else:
-                yield Row(pixels, torch.as_tensor(target), tuple(errors))
-                errors = []
-        if errors:
-            yield Row(None, None, tuple(errors))
+            rows.append(self._row(first + i * step, value, torch.as_tensor(target)))
+            if not isinstance(rows[-1], FileError):
+                yield rows
+                rows = []
+        if rows:
+            yield rows
 
-    def _pixels(self, row: int, value: Any) -> Any:
+    def _row(self, row: int, value: Any, target: torch.Tensor) -> Any:
         try:
-            if self.read.tfms is None:
-                return self.read(image_bytes(value))
             with preserved_random_states(device=False):
                 seed_cpu(derive_seed(self.seed, row))
-                return self.read(image_bytes(value))
+                return self.read(image_bytes(value)), target
         except Exception as e:  # PIL and transforms raise many types
-            return file_error(row, stored_path(value) or f"{self.split}[{row}]", e, self.policy)
+            return FileError.of(row, stored_path(value) or f"{self.split}[{row}]", e)
+
+
+def _collate(parts: Sequence[list], join: Callable[[list], Any]) -> Any:
+    return collate([*chain.from_iterable(parts)], join)

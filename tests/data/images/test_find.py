@@ -1,6 +1,5 @@
 """Odd folders, archives, tables and settings: read as they are meant, or named; nothing is lost."""
 
-import gzip
 import io
 import shutil
 import tarfile
@@ -221,8 +220,8 @@ def write_zip(path, files):
     return path
 
 
-def write_tar(path, mode="w", links=()):
-    with tarfile.open(path, mode) as tar:
+def write_tar(path, links=()):
+    with tarfile.open(path, "w") as tar:
         for name, data in FILES.items():
             info = tarfile.TarInfo(name)
             info.size = len(data)
@@ -256,14 +255,13 @@ def test_a_corrupt_file_in_an_archive_is_an_error_like_any(tmp_path, how):
     assert dls.summary().errors["train"].keys() == {"a/1.png"}
 
 
-@pytest.mark.parametrize("suffix", [".tar", ".tar.gz"])
-def test_links_in_an_archive_are_the_files_they_lead_to(tmp_path, suffix):
+def test_links_in_an_archive_are_the_files_they_lead_to(tmp_path):
     links = [
         ("b/hard.png", tarfile.LNKTYPE, "a/0.png"),
         ("b/soft.png", tarfile.SYMTYPE, "../a/0.png"),
         ("b/gone.png", tarfile.SYMTYPE, "nowhere.png"),
     ]
-    path = write_tar(tmp_path / f"a{suffix}", f"w:{suffix[5:]}", links)
+    path = write_tar(tmp_path / "a.tar", links)
     assert names_of(path) == sorted([*FILES, "b/hard.png", "b/soft.png"])
     dls = image_dls(path, 20, valid=0, normalize=False)
     (row,) = [i for i, name in enumerate(dls.filenames["train"]) if name == "b/soft.png"]
@@ -271,13 +269,13 @@ def test_links_in_an_archive_are_the_files_they_lead_to(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("left", [0.1, 0.5, 0.9])
-@pytest.mark.parametrize("suffix", [".tar", ".tar.gz", ".zip"])
+@pytest.mark.parametrize("suffix", [".tar", ".zip"])
 def test_an_archive_that_was_cut_off_is_named_and_not_read_in_part(tmp_path, suffix, left):
     path = tmp_path / f"a{suffix}"
     if suffix == ".zip":
         write_zip(path, FILES)
     else:
-        write_tar(path, f"w:{suffix[5:]}")
+        write_tar(path)
     data = path.read_bytes()
     size = data.find(b"b/0.png") if suffix == ".tar" else len(data)
     cuts = [int(size * left) | 1]
@@ -287,16 +285,6 @@ def test_an_archive_that_was_cut_off_is_named_and_not_read_in_part(tmp_path, suf
         path.write_bytes(data[:cut])
         with pytest.raises(ValueError, match="is no archive, or a corrupt one"):
             image_dls(path, 2, valid=0)
-
-
-def test_a_compressed_archive_with_a_wrong_byte_is_named(tmp_path):
-    path = write_tar(tmp_path / "a.tar.gz", "w:gz")
-    plain = bytearray(gzip.decompress(path.read_bytes()))
-    packed = bytearray(gzip.compress(bytes(plain), 0))
-    packed[len(packed) // 2] ^= 255
-    path.write_bytes(packed)
-    with pytest.raises(ValueError, match="corrupt one"):
-        image_dls(path, 2, valid=0)
 
 
 # ---- tables ----
