@@ -144,7 +144,7 @@ def check_lr(lr: Any) -> None:
     elif not isinstance(lr, bool) and (
         lr is None or isinstance(lr, slice) or hasattr(lr, "__float__")
     ):
-        if hasattr(lr, "__float__") and not math.isfinite(lr):
+        if lr is not None and not isinstance(lr, slice) and not math.isfinite(lr):
             raise ValueError(f"lr is {lr}: write a finite number, such as lr=1e-3")
         return
     else:

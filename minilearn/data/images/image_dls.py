@@ -194,9 +194,10 @@ def image_dls(
         dls = builder.from_items(parts, classes, normalize, memory_gb * 1e9)
     if test_is_valid:
         dls.test = copy.copy(dls.valid)
-    if sep is None and classes is None and len(dls.pipeline.classes or "ab") == 1:
+    names = dls.pipeline.classes if dls.pipeline is not None else None
+    if sep is None and classes is None and names and len(names) == 1:
         warnings.warn(
-            f"all images are of one class, {dls.pipeline.classes[0]!r}: is the folder of another "
+            f"all images are of one class, {names[0]!r}: is the folder of another "
             "class empty or missing?",
             stacklevel=3,
         )
