@@ -10,8 +10,8 @@ from .base.batch import default_device, map_batch, to_cpu, to_device
 from .base.notebook import clean_ipython_hist, clean_mem, clean_tb
 from .base.plotting import get_grid, plot_func, show_image, show_images, subplots
 from .base.seed import set_seed
-from .callbacks.averaging import EMACB, SWACB
-from .callbacks.compile import CompileCB
+from .callbacks.averaging import EMACB, SWACB, precise_bn
+from .callbacks.compile import ActivationCheckpointCB, CompileCB
 from .callbacks.device import ChannelsLastCB, DeterministicCB, DeviceCB
 from .callbacks.early_stopping import EarlyStopCB, TimeLimitCB
 from .callbacks.gradients import ClipGradCB, GradAccumCB, NonFiniteCB
@@ -55,6 +55,7 @@ from .distributed.accelerate import AccelerateCB
 from .inference.items import Prediction
 from .inference.predict import CapturePreds, Results
 from .insight.activations import ActivationStats, append_stats, get_hist, get_min
+from .insight.diagnosis import DebugCB
 from .insight.gradient_stats import GradientStats
 from .insight.hooks import Hook, Hooks, HooksCallback
 from .insight.interpret import Interpretation
@@ -78,13 +79,8 @@ from .nn.models import get_model, resnet
 from .nn.registry import create_model, list_models, register_model
 from .optim.lookahead import lookahead
 from .optim.optimizer import optimizer, param_groups
-from .optim.sched_callbacks import (
-    BaseSchedCB,
-    BatchSchedCB,
-    EpochSchedCB,
-    ParamSchedCB,
-    PlateauCB,
-)
+from .optim.param_sched import ParamSchedCB, combine_scheds
+from .optim.sched_callbacks import BaseSchedCB, BatchSchedCB, EpochSchedCB, PlateauCB
 from .optim.sched_names import schedule
 from .optim.schedulers import constant, flat_cos, plot_sched, sched_lrs
 from .optim.warmup import warmup
@@ -93,6 +89,7 @@ from .progress.callback import ProgressCB
 __all__ = [
     "AccelerateCB",
     "ActionConflictError",
+    "ActivationCheckpointCB",
     "ActivationStats",
     "ArrayLoader",
     "AugmentCB",
@@ -117,6 +114,7 @@ __all__ = [
     "CutMixCB",
     "DataLoaders",
     "Dataset",
+    "DebugCB",
     "DeterministicCB",
     "DeviceCB",
     "Dropout",
@@ -185,6 +183,7 @@ __all__ = [
     "clean_tb",
     "cnn_layers",
     "collate_dict",
+    "combine_scheds",
     "constant",
     "conv",
     "create_model",
@@ -214,6 +213,7 @@ __all__ = [
     "param_groups",
     "plot_func",
     "plot_sched",
+    "precise_bn",
     "rand_copy",
     "rand_erase",
     "register_level",

@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 from minilearn import (
     EMACB,
+    ActivationCheckpointCB,
     ArrayLoader,
     BatchSchedCB,
     Callback,
@@ -38,6 +39,7 @@ from minilearn import (
     MetricsCB,
     MixedPrecision,
     MixUpCB,
+    ParamSchedCB,
     PlateauCB,
     RecorderCB,
     SeededLoader,
@@ -200,7 +202,26 @@ EXTRAS = {
     "own loss": lambda: [],
     "own buffer": lambda: [],
 }
+
+
+class Anything(ParamSchedCB):
+    """Moves the dropout of the model by epochs, and options of the optimizer by updates."""
+
+    def before_fit(self, learn):
+        self._of = [learn.model[2]]
+        super().before_fit(learn)
+
+
+EXTRAS |= {
+    "growing accumulation": lambda: GradAccumCB({0: 1, 1: 2, 2: 3}),
+    "checkpointed activations": lambda: ActivationCheckpointCB("[0-3]"),
+    "dropout": lambda: Anything(by="epoch", factor=True, p=lambda epoch: 1 - epoch / 4),
+    "weight decay": lambda: ParamSchedCB(
+        weight_decay=lr_scheduler.CosineAnnealingLR, eps=lambda p: 1e-8 * (1 + p)
+    ),
+}
 SCHEDULES = {"one-cycle", "milestones", "plateau"}
+ACCUMULATIONS = {"accumulation", "growing accumulation"}
 EVERY = [1, (1, "step"), (3, "step"), (7, "step")]
 
 
@@ -217,7 +238,7 @@ class Options:
     @classmethod
     def draw(cls, rng, loaders=tuple(LOADERS)):
         extras = rng.sample(sorted(EXTRAS), rng.randrange(4))
-        while len(SCHEDULES & set(extras)) > 1:
+        while any(len(kind & set(extras)) > 1 for kind in (SCHEDULES, ACCUMULATIONS)):
             extras = rng.sample(sorted(EXTRAS), rng.randrange(4))
         length = rng.choice(sorted(LENGTHS))
         return cls(

@@ -251,6 +251,16 @@ def test_a_model_of_transformers_learns_with_its_own_loss(bert):
     assert learn.validate().loss == pytest.approx(loss, rel=1e-5)
 
 
+def test_a_trained_model_of_several_inputs_is_opened_by_from_pretrained(bert, tmp_path):
+    learn, rows = bert
+    learn.model.save_pretrained(tmp_path)
+    again = type(learn.model).from_pretrained(tmp_path)
+    batch = collate(rows[:32])
+    assert {"input_ids", "attention_mask", "labels"} == batch.keys()
+    ours, theirs = (by_hand(learn, lambda _, m=m: m.eval()(**batch)) for m in (learn.model, again))
+    assert torch.equal(ours.logits, theirs.logits) and torch.equal(ours.loss, theirs.loss)
+
+
 def test_a_model_of_transformers_names_classes_and_is_exported_as_a_graph(bert, tmp_path):
     learn, rows = bert
     items = [tokens({"text": text}) for text in ("the film was great", "a awful plot")]

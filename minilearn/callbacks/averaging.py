@@ -304,22 +304,52 @@ class SWACB(_Averages):
     def _complete(self, learn: Loop) -> None:
         """Compute the statistics of batch norm for the averages, where the fit ended well."""
         ended_well = isinstance(learn.error, (type(None), CancelException))
-        if not (ended_well and any(map(_has_statistics, learn.model.modules()))):
-            return
-        # each process runs over all the data, so that all get the same statistics
-        dl = Unshared(pick_loader(learn.dls, True))
-        if n_batches(dl) is None:  # it may have no end
-            dl = Shortened(dl, learn.steps_done)
-        cbs = [cb for cb in participants(learn) if not isinstance(cb, _Averages)]
-        cbs.append(_FreshStatistics(list(learn.plan.frozen)))
-        with self.swapped(), inner(learn, cbs, valid=dl):
-            learn.fit(1, train=False)
-            stats = _copies(learn.model.named_buffers())
-        self._stats = stats
+        if ended_well:
+            with self.swapped():
+                stats = _fresh_buffers(learn)
+            self._stats = stats  # only now: what was swapped in goes out again
 
     def __repr__(self) -> str:
         """Show when it begins."""
         return f"SWACB({self.start})"
+
+
+def precise_bn(learn: Loop, n: int | None = None) -> None:
+    """Replace the statistics of batch norm by true means over training batches.
+
+    Running statistics lag behind the weights; these are of the weights that a validation uses, with
+    averages where there are some. Each batch has equal weight.
+
+    >>> learn.on("after_epoch", precise_bn, training=True, args=(200,))
+
+    Args:
+        learn: a Learner, in a fit or not.
+        n: the number of batches, the whole training data by default.
+
+    Source: Wu & Johnson 2021, "Rethinking 'Batch' in BatchNorm" (arXiv:2105.07576); detectron2's
+        PreciseBN.
+    """
+    with _with_averages(learn):
+        fresh = _fresh_buffers(learn, n)
+    norms = [(name, m) for name, m in learn.model.named_modules() if _has_statistics(m)]
+    for name, m in norms if fresh else ():
+        for key, buffer in m.named_buffers(recurse=False):
+            buffer.copy_(fresh[f"{name}.{key}".lstrip(".")])
+
+
+def _fresh_buffers(learn: Loop, n: int | None = None) -> dict[str, Tensor]:
+    """Return the model's buffers after a run over training data, none without batch norm."""
+    if not any(map(_has_statistics, learn.model.modules())):
+        return {}
+    # each process runs over all the data, so that all get the same statistics
+    dl = Unshared(pick_loader(learn.dls, True))
+    if n is not None or n_batches(dl) is None:  # it may have no end
+        dl = Shortened(dl, n or learn.steps_done)
+    cbs = [cb for cb in participants(learn) if not isinstance(cb, _Averages)]
+    cbs.append(_FreshStatistics(list(learn.plan.frozen)))
+    with inner(learn, cbs, valid=dl):
+        learn.fit(1, train=False)
+        return _copies(learn.model.named_buffers())
 
 
 class _FreshStatistics(Callback):
@@ -373,9 +403,13 @@ def validated_state(learn: Loop) -> dict[str, Any]:
 
     That is with averages, once there are some; by the names of `fit_modules`.
     """
-    begun = [cb for cb in _averages_of(learn) if cb.n_averaged]
-    with begun[-1].swapped() if begun else nullcontext():
+    with _with_averages(learn):
         return copy.deepcopy({n: full_state(m) for n, m in fit_modules(learn).items()})
+
+
+def _with_averages(learn: Loop) -> Any:
+    begun = [cb for cb in _averages_of(learn) if cb.n_averaged]
+    return begun[-1].swapped() if begun else nullcontext()
 
 
 def restore_validated(learn: Loop, state: dict[str, Any]) -> None:

@@ -65,11 +65,12 @@ class GradAccumCB(Callback):
     >>> learn.fit(1, cbs=GradAccumCB(4))  # an update for every four batches
 
     Args:
-        n: batches for an update.
+        n: batches for an update; or a function of the epoch that returns them; or a dict, `{0: 1,
+            5: 4}` for one batch at first, and four from epoch 5 on.
 
     Raises:
-        ValueError: `n` is below 1; the owner of `zero_grad` carries gradients on; or the number of
-            items in a batch is unknown.
+        ValueError: `n` is below 1, or a dict without epoch 0; the owner of `zero_grad` carries
+            gradients on; or the number of items in a batch is unknown.
 
     Events: before_fit, before_backward, after_backward, cleanup_backward, before_step, after_epoch,
         cleanup_epoch
@@ -80,8 +81,12 @@ class GradAccumCB(Callback):
 
     order = Order.ACCUMULATE
 
-    def __init__(self, n: int) -> None:
-        self.n = whole("n", n, of="batches")
+    def __init__(self, n: int | dict[int, int] | Callable[[int], int]) -> None:
+        if isinstance(n, dict) and 0 not in n:
+            raise ValueError(
+                f"give the batches for an update from epoch 0 on, {{0: 1, …}}; got {n}"
+            )
+        self.n = n if isinstance(n, dict) or callable(n) else whole("n", n, of="batches")
         self.items_of = items_of  # with several processes it is the mean over them
         self._open(1)
 
@@ -92,20 +97,26 @@ class GradAccumCB(Callback):
 
     def closes(self, learn: Loop) -> bool:
         """Return whether the current batch is known to be the last of its group."""
-        return self._batches + 1 >= self.n or bool(learn.is_last)
+        return self._batches + 1 >= learn.plan.batches_per_step or bool(learn.is_last)
 
     def before_fit(self, learn: Loop) -> None:
         """Set how many batches an update takes."""
         check_grads_end(self, learn)
-        learn.plan.batches_per_step = self.n
+        learn.plan.batches_per_step = self.n if isinstance(self.n, int) else self._n_in
         self._open(1)
+
+    def _n_in(self, epoch: int) -> int:
+        n: Any = self.n
+        if isinstance(n, dict):
+            return whole("n", n[max(first for first in n if first <= epoch)], of="batches")
+        return whole("n", n(epoch), of="batches")
 
     def before_backward(self, learn: Loop) -> None:
         """Weight the loss by the number of items; leave a batch without items out."""
         items = 1 if adds_up(learn) else self.items_of(learn)
         if not isinstance(items, Tensor) and not items:
             raise CancelBackwardException  # a mean over nothing is NaN
-        gave_nothing = self._batches >= self.n and not with_grads(learn)
+        gave_nothing = self._batches >= learn.plan.batches_per_step and not with_grads(learn)
         if not self._batches or gave_nothing:
             self._open(torch.clamp(items, min=1) if isinstance(items, Tensor) else max(items, 1))
         self._weight = items / self._unit
@@ -126,7 +137,7 @@ class GradAccumCB(Callback):
 
     def before_step(self, learn: Loop) -> None:
         """Wait for more batches, or close the group: divide by the sum of the weights."""
-        if self._batches < self.n and not self._closing:
+        if self._batches < learn.plan.batches_per_step and not self._closing:
             raise CancelStepException
         if self._batches > 1 or isinstance(self._weights, Tensor) or self._weights != 1:
             with torch.no_grad():
@@ -164,7 +175,7 @@ class GradAccumCB(Callback):
 
     def __repr__(self) -> str:
         """Show the number of batches."""
-        return f"GradAccumCB({self.n})"
+        return f"GradAccumCB({getattr(self.n, '__name__', self.n)})"
 
 
 # ---- norms and clipping; each function returns the norm before it clips ----

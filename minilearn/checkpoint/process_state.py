@@ -136,6 +136,7 @@ def named_cbs(cbs: list[Any]) -> Iterator[tuple[str, Any]]:
 
 def settings_of(cb: Any) -> dict[str, str]:
     """Return its class, and what a callback was made with, as far as it keeps or shows it."""
+    cb = getattr(cb, "as_given", cb)  # a ParamSchedCB may move its attributes
     names = inspect.signature(type(cb).__init__).parameters
     kept = {name: vars(cb)[name] for name in names if name in getattr(cb, "__dict__", {})}
     kept |= {"repr": cb, "class": type(cb)}

@@ -48,7 +48,7 @@ def describe_program(learn: Loop) -> dict[str, Any]:
     return {
         "callbacks": ", ".join(type(cb).__name__ for cb in cbs if not is_schedule(cb)),
         "schedules": ", ".join(schedules) or "none",
-        "batches for an update": learn.plan.batches_per_step,
+        "batches for an update": learn.plan.batches_in(0),
         "loss": name_of(learn.loss_func),
         **describe_images(learn),
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from math import ceil, inf
 from typing import Any
@@ -23,7 +23,6 @@ class Plan:
     Attributes:
         train_dl: the training loader; of several processes, this one's shard of it.
         n_batches: batches in a training epoch, None when unknown.
-        batches_per_step: batches for an update; more than 1 with accumulation.
         epochs: the epoch of each round that is left.
         epoch: full passes made over the training data before this one.
         steps_done: updates made.
@@ -61,7 +60,7 @@ class Plan:
         self.n_epochs, self.n_steps = n_epochs, n_steps
         self.train_dl: Any = None
         self.n_batches: int | None = None
-        self.batches_per_step = 1
+        self.batches_per_step = 1  # or a function of the epoch
         self.epochs: Iterable[int] = self._epochs(0)
         self.epoch: Any = None
         self.steps_done = self.steps_before = self.first_batch = 0
@@ -102,13 +101,33 @@ class Plan:
         return self.unit == "step"
 
     @property
+    def batches_per_step(self) -> int:
+        """Batches for an update in this epoch; more than 1 with accumulation."""
+        return self.batches_in(self.epoch or 0)
+
+    @batches_per_step.setter
+    def batches_per_step(self, size: int | Callable[[int], int]) -> None:
+        self._group_size = size
+
+    def batches_in(self, epoch: int) -> int:
+        """Return the batches for an update in an epoch."""
+        return self._group_size if isinstance(self._group_size, int) else self._group_size(epoch)
+
+    @property
     def total_steps(self) -> int | None:
-        """The updates that the fit will make, None where the loader has no length."""
-        if self.n_steps is not None or self.n_epochs is None or self.n_batches is None:
+        """The updates that the fit will make, None where that is unknown."""
+        n, size = self.n_batches, self._group_size
+        if self.n_steps is not None or self.n_epochs is None or n is None:
             return self.n_steps
+        if not isinstance(size, int):
+            return (
+                None
+                if self.cuts
+                else sum(ceil(n / self.batches_in(e)) for e in range(self.n_epochs))
+            )
         if self.cuts:  # groups of an accumulation go on across the end of the data
-            return ceil(self.n_epochs * self.n_batches / self.batches_per_step)
-        return self.n_epochs * ceil(self.n_batches / self.batches_per_step)
+            return ceil(self.n_epochs * n / size)
+        return self.n_epochs * ceil(n / size)
 
     def stop_after(self, steps_done: int) -> float:
         """Return the number of updates at which the training epoch that begins now must end."""

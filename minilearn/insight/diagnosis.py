@@ -1,21 +1,23 @@
-"""Find layers that do not learn: `learn.diagnose`."""
+"""Find layers that do not learn, `learn.diagnose`, and values that are not finite, DebugCB."""
 
 from __future__ import annotations
 
 import math
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from ..base.batch import tensors
 from ..core.callback import Callback, as_callbacks, order_of
 from ..core.events import CancelFitException, CancelStepException, Order
 from ..core.learner import Loop
 from ..core.nested import inner, participants
 from .activations import is_leaf
 from .gradient_stats import layer_norms, own_parameters
-from .hooks import Hook, HooksCallback, first_float
+from .hooks import Hook, Hooks, HooksCallback, first_float
 
 PASSES_ON = (nn.Flatten, nn.Unflatten, nn.Identity, nn.modules.dropout._DropoutNd)
 
@@ -127,3 +129,80 @@ def _finding(hook: Hook, near: float, dead: float, exploding: float) -> list[str
     if fraction > dead:
         return [f"{hook.name} is dead: {fraction:.1%} of its values are within {near} of 0"]
     return []
+
+
+class DebugCB(Callback):
+    """Find out where a value stops being finite, before an update carries it into the weights.
+
+    Before the backward pass of a training batch it looks at the loss and its parts, and before an
+    update at the gradients. The error names the part of the loss, the first module by the order in
+    which they ran, and the first parameter. torch's anomaly detection is on, and names the function
+    whose backward pass makes NaN. All this takes time: use it to search, not to train.
+
+    Raises:
+        FloatingPointError: a loss or a gradient is not finite.
+        RuntimeError: from torch, for a NaN that begins in the backward pass.
+
+    Events: before_fit, before_batch, after_loss, before_step, cleanup_fit
+    Order:  GRADIENT - 1
+    Reads:  model, training, batch, loss, loss_parts
+    Writes:
+    Syncs: once a batch, and once an update
+    """
+
+    order = Order.GRADIENT - 1  # before those that skip such an update
+    in_probe = False
+
+    def __init__(self) -> None:
+        self._open, self._outputs = ExitStack(), {}
+
+    def before_fit(self, learn: Loop) -> None:
+        """Switch torch's anomaly detection on, and watch each module."""
+        self._names = {m: name or "the model" for name, m in learn.model.named_modules()}
+        self._open.enter_context(torch.autograd.set_detect_anomaly(True))
+        self._open.enter_context(Hooks(list(self._names), self._note))
+
+    def _note(self, hook: Hook, mod: nn.Module, inp: Any, outp: Any) -> None:
+        finite = [_finite(x) for x in tensors(outp)]
+        self._outputs.setdefault(f"{self._names[mod]} ({type(mod).__name__})", []).extend(finite)
+
+    def before_batch(self, learn: Loop) -> None:
+        """Forget the last batch."""
+        self._outputs = {}
+
+    def after_loss(self, learn: Loop) -> None:
+        """Look at the loss and its parts."""
+        losses = {f"the loss part {k!r}": v for k, v in (learn.loss_parts or {}).items()}
+        losses = {what: x for what, x in losses.items() if isinstance(x, Tensor)}
+        if learn.training and (bad := first_not_finite({**losses, "the loss": learn.loss})):
+            flags = {name: torch.stack(f).all() for name, f in self._outputs.items() if f}
+            module = next((name for name, finite in flags.items() if not finite), "none")
+            param = first_not_finite(dict(learn.model.named_parameters())) or "none"
+            batch = first_not_finite({str(i): x for i, x in enumerate(tensors(learn.batch))})
+            raise FloatingPointError(
+                f"{bad} is not finite. First module whose output is not: {module}; first "
+                f"parameter: {param}{'; nor is the batch' if batch else ''}"
+            )
+
+    def before_step(self, learn: Loop) -> None:
+        """Look at the gradients."""
+        grads = {n: p.grad for n, p in learn.model.named_parameters() if p.grad is not None}
+        if bad := first_not_finite(grads):
+            raise FloatingPointError(
+                f"the loss is finite, and the gradient of {bad} is not: the first of the parameters"
+            )
+
+    def cleanup_fit(self, learn: Loop) -> None:
+        """Leave torch and the modules as they were."""
+        self._open.close()
+
+
+def _finite(x: Tensor) -> Tensor:
+    return (x.coalesce().values() if x.is_sparse else x).detach().isfinite().all()
+
+
+def first_not_finite(named: dict[str, Any]) -> str | None:
+    """Return the first name whose tensor is not finite; the device is read once."""
+    flags = [_finite(x) for x in named.values()]
+    finite = torch.stack([flag.to(flags[0].device) for flag in flags]).tolist() if flags else []
+    return next((name for name, ok in zip(named, finite, strict=True) if not ok), None)

@@ -32,6 +32,7 @@ def timings_of(learn: Loop) -> History:
 class TimerCB(Callback):
     """Time every handler, every action and the wait for data; `learn.timings` shows the table.
 
+    The column `data_s` of the history has the seconds that each training epoch waited for data.
     Without it the loop measures nothing. The times are those of Python: a GPU works on while they
     stop, and whatever waits for it takes long. See `torch.profiler` for the times of kernels.
 
@@ -41,10 +42,10 @@ class TimerCB(Callback):
     Args:
         hint: warn if more than this fraction of the training waits for data.
 
-    Events: before_fit, before_epoch, before_batch, cleanup_batch, cleanup_fit
+    Events: before_fit, before_epoch, before_batch, cleanup_batch, after_epoch, cleanup_fit
     Order:  ACCUMULATE
-    Reads:  training
-    Writes:
+    Reads:  training, row
+    Writes: row
     """
 
     order = Order.ACCUMULATE  # a batch begins before the other handlers, and ends after them
@@ -62,7 +63,7 @@ class TimerCB(Callback):
 
     def before_epoch(self, learn: Loop) -> None:
         """From here on, or from the last handler on, the loader works."""
-        self._mark = perf_counter()
+        self._mark, self._waited_before = perf_counter(), self._waited
 
     def before_batch(self, learn: Loop) -> None:
         """Measure how long the data took."""
@@ -74,6 +75,11 @@ class TimerCB(Callback):
         """Measure how long the batch took."""
         self._mark = perf_counter()
         self._worked += (self._mark - self._began) * learn.training
+
+    def after_epoch(self, learn: Loop) -> None:
+        """Put the wait for data into the row of the history."""
+        if learn.training:
+            learn.row = {**learn.row, "data_s": self._waited - self._waited_before}
 
     def cleanup_fit(self, learn: Loop) -> None:
         """Make the table, and warn if the data take most of the time."""

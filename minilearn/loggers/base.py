@@ -27,7 +27,7 @@ from .smoothing import MetricStorage
 _running: list[Loop] = []  # those with a logger, the innermost last
 
 
-def log(self: Loop, smooth: bool = True, *, bar: bool = False, **values: Any) -> None:
+def log(self: Loop, smooth: bool | str = True, *, bar: bool = False, **values: Any) -> None:
     """Add columns to the history, and values to loggers, from any code that runs during a fit.
 
     Numbers and tensors with one element become columns of `learn.history` where there is a
@@ -44,7 +44,8 @@ def log(self: Loop, smooth: bool = True, *, bar: bool = False, **values: Any) ->
 
     Args:
         self: the Learner.
-        smooth: False to show a value as it is, instead of the mean since the record before.
+        smooth: False to show a value as it is, "median" for the median, instead of the mean since
+            the record before.
         bar: whether the bar of a ProgressCB shows the last of these values, too.
         values: by name.
 
@@ -60,7 +61,7 @@ def log(self: Loop, smooth: bool = True, *, bar: bool = False, **values: Any) ->
             cb.add(self, values, bar)
 
 
-def log_values(smooth: bool = True, **values: Any) -> None:
+def log_values(smooth: bool | str = True, **values: Any) -> None:
     """Do `learn.log` for the fit that is running: for a model, which knows no Learner.
 
     >>> log_values(loss_of_the_decoder=0.5)  # in a model's forward; without a fit it does nothing
@@ -116,6 +117,7 @@ class LoggerCB(Callback):
     in_probe = False
     writes_everywhere = False  # or on rank 0 alone
     is_local = True  # writes files; a dry run leaves servers alone
+    smooth: bool | str = True  # how the losses of a record are smoothed, as in MetricStorage
     window: int | None = None  # batches in a mean; None for those since the record before
 
     def __init__(self, every: int | None = None) -> None:
@@ -158,7 +160,8 @@ class LoggerCB(Callback):
             return
         updated, self._step = learn.steps_done != self._step, learn.steps_done
         if self.every:
-            self.storage.update(**{**(learn.loss_parts or {}), "loss": loss_of(learn)})
+            losses = {**(learn.loss_parts or {}), "loss": loss_of(learn)}
+            self.storage.update(smooth=self.smooth, **losses)
             if updated and self._step % self.every == 0:
                 self._emit(self.update_record(learn))
 
@@ -186,7 +189,7 @@ class LoggerCB(Callback):
         lrs = {f"lr_{i}" if several else "lr": lr for i, lr in enumerate(self._lrs)}
         return {"epoch": learn.epoch, "steps": learn.steps_done, **values, **lrs}
 
-    def add(self, learn: Loop, smooth: bool, values: dict[str, Any]) -> None:
+    def add(self, learn: Loop, smooth: bool | str, values: dict[str, Any]) -> None:
         """Keep what `learn.log` was given for the next record; write media at once."""
         by_update = self.every and learn.training and "epoch" in learn.levels
         for name, value in values.items() if self._on else ():

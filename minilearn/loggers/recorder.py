@@ -13,7 +13,7 @@ from ..base.plotting import as_written, subplots
 from ..core.callback import Callback
 from ..core.events import Order
 from ..core.learner import Loop
-from ..optim.sched_callbacks import get_option
+from ..optim.param_sched import get_option
 
 
 class RecorderCB(Callback):

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from ..metrics.mean import Mean
 
+SHOWN = {True: "avg", False: "latest", "median": "median"}
+
 
 class HistoryBuffer:
     """The values of one name: the last `window_size` for `avg`, `median`, `latest`; sums of all.
@@ -104,15 +106,16 @@ class MetricStorage(dict):
     def __init__(self, window_size: int = 20) -> None:
         super().__init__()
         self.window_size = window_size
-        self._smooth: dict[str, bool] = {}
+        self._smooth: dict[str, bool | str] = {}
         self._latest: dict[str, int] = {}
 
-    def update(self, iter: int | None = None, smooth: bool = True, **values: Any) -> None:
+    def update(self, iter: int | None = None, smooth: bool | str = True, **values: Any) -> None:
         """Add a value to each name.
 
         Args:
             iter: when the values came; each name's must rise. None counts from 0 by itself.
-            smooth: whether the mean of the window is shown, or the latest value.
+            smooth: whether the mean of the window is shown, or the latest value; "median" for its
+                median.
             values: numbers or tensors with one element, by name.
 
         Raises:
@@ -121,14 +124,17 @@ class MetricStorage(dict):
         for name, value in values.items():
             self.add(name, value, smooth, iter)
 
-    def add(self, name: str, value: Any, smooth: bool = True, iter: int | None = None) -> None:
+    def add(
+        self, name: str, value: Any, smooth: bool | str = True, iter: int | None = None
+    ) -> None:
         """Add a value to one name, as `update` does."""
         last = self._latest.get(name, -1)
         now = last + 1 if iter is None else iter
         if now <= last:
             raise ValueError(f"iter of {name!r} must rise: it was {last}, and now is {now}")
         if self._smooth.setdefault(name, smooth) != smooth:
-            raise ValueError(f"{name!r} began with smooth={not smooth}, and keeps that")
+            was = self._smooth[name]
+            raise ValueError(f"{name!r} began with smooth={was!r}, and keeps that")
         if name not in self:
             self[name] = HistoryBuffer(self.window_size)
         self[name].update(value)
@@ -138,7 +144,7 @@ class MetricStorage(dict):
     def values_maybe_smooth(self) -> dict[str, tuple[int, float]]:
         """The last iteration and the value to show, by name."""
         return {
-            name: (self._latest[name], buffer.avg if self._smooth[name] else buffer.latest)
+            name: (self._latest[name], getattr(buffer, SHOWN[self._smooth[name]]))
             for name, buffer in self.items()
         }
 

@@ -41,6 +41,7 @@ class LogCB(LoggerCB):
         every: updates between two lines.
         path: a file `*.txt` or `*.log`, or a folder for `log.txt`; None for the console alone.
         window: batches in a mean.
+        median: show the medians of the losses instead, as detectron2 does.
 
     Events: before_fit, before_round, before_epoch, before_batch, before_step, after_batch,
             after_epoch, after_round, cleanup_fit
@@ -55,8 +56,15 @@ class LogCB(LoggerCB):
     writes_everywhere = True
     logs_stop = True
 
-    def __init__(self, every: int = 50, path: str | Path | None = None, window: int = 20) -> None:
-        self.window, self.path = window, path
+    def __init__(
+        self,
+        every: int = 50,
+        path: str | Path | None = None,
+        window: int = 20,
+        *,
+        median: bool = False,
+    ) -> None:
+        self.window, self.path, self.smooth = window, path, "median" if median else True
         super().__init__(every)
 
     def before_fit(self, learn: Loop) -> None:

@@ -114,6 +114,14 @@ def check_factory(factory: Any) -> None:
         raise TypeError(f"give a factory, partial(lr_scheduler.{name}, …), not a scheduler")
 
 
+def is_factory(fn: Any) -> bool:
+    """Return whether a function makes a scheduler: the first that it takes is the optimizer."""
+    try:
+        return next(iter(inspect.signature(fn).parameters), "") in ("opt", "optimizer")
+    except (TypeError, ValueError):  # it has no signature
+        return False
+
+
 def factory_name(factory: Factory) -> str:
     """Return the name of the class or function inside a factory."""
     inner = getattr(factory, "func", factory)

@@ -26,6 +26,7 @@ from minilearn import (
     CancelBatchException,
     CancelFitException,
     CancelStepException,
+    CheckpointCB,
     ClipGradCB,
     CSVLoggerCB,
     CutMixCB,
@@ -40,6 +41,7 @@ from minilearn import (
     Order,
     ProgressCB,
     TrainCB,
+    precise_bn,
 )
 from minilearn.callbacks import averaging
 from minilearn.callbacks.averaging import _Averages, validated_state
@@ -763,3 +765,74 @@ def test_averages_of_whole_numbers_would_be_seen(dtype, monkeypatch):
     monkeypatch.setattr(averaging, "_can_be_averaged", lambda p: True)
     with pytest.raises((NotImplementedError, RuntimeError), match="not implemented"):
         toy_learner([EMACB(0.5, warmup=False)], model=Quantised(dtype)).fit(1)
+
+
+# ---- precise statistics before an evaluation ----
+
+
+def precise(model, cbs=(), n=None, epochs=2, folder=None, **kwargs):
+    """A fit whose validations have precise statistics; return the Learner and its batches."""
+    data = batches(6, size=6)
+    learn = toy_learner([MetricsCB(), *cbs], (data, batches(2, size=4)), model)
+    learn.on("after_epoch", precise_bn, training=True, args=(n,))
+    learn.fit(epochs, **kwargs)
+    return learn, data
+
+
+@pytest.mark.parametrize("n", [None, 4])
+def test_precise_statistics_are_true_means_over_batches_of_the_weights_that_are_evaluated(n):
+    model = mlp()
+    learn, data = precise(model, n=n)
+    with torch.no_grad():
+        xs = [model[0](x) for x, _ in data[:n]]
+    means, variances = (torch.stack([f(x) for x in xs]).mean(0) for f in (mean, variance))
+    torch.testing.assert_close(model[1].running_mean, means, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(model[1].running_var, variances, rtol=1e-6, atol=1e-6)
+    assert learn.steps_done == 12 and model[1].momentum == 0.1
+
+
+def mean(x):
+    return x.mean(0)
+
+
+def variance(x):
+    return x.var(0)
+
+
+def test_precise_statistics_change_no_weight_and_no_random_number():
+    ours, theirs = mlp(0.3), mlp(0.3)
+    data = batches(6, size=6), batches(2, size=4)
+    torch.manual_seed(5)
+    toy_learner([MetricsCB()], data, theirs).fit(2)
+    state = torch.get_rng_state()
+    torch.manual_seed(5)
+    precise(ours)
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(
+        torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True)
+    )
+
+
+def test_precise_statistics_are_those_of_the_averages_where_they_are_evaluated():
+    model = mlp()
+    _, data = precise(model, [cb := EMACB(0.5)], epochs=1)
+    with cb.swapped():
+        means = batch_means(model, data)
+    torch.testing.assert_close(model[1].running_mean, means.mean(0), rtol=1e-6, atol=1e-6)
+
+
+def test_precise_statistics_are_resumed_to_the_bit(tmp_path):
+    torch.manual_seed(5)
+    save = CheckpointCB(tmp_path / "whole", (1, "step"), keep=None)
+    whole, _ = precise(mlp(0.3), [save])
+    for file in sorted((tmp_path / "whole").glob("*.ckpt"))[1::3]:
+        again, _ = precise(mlp(0.3), [CheckpointCB(tmp_path / file.stem)], resume=file)
+        assert same(again.model.state_dict(), whole.model.state_dict())
+        assert again.history[-1]["valid_loss"] == whole.history[-1]["valid_loss"]
+
+
+def test_a_model_without_batch_norm_is_left_alone():
+    learn = toy_learner()
+    before = copy.deepcopy(learn.model.state_dict())
+    precise_bn(learn)
+    assert same(learn.model.state_dict(), before)

@@ -1,5 +1,6 @@
 """Gradients before the update: gathered as one large batch gives them, clipped, kept finite."""
 
+import math
 import warnings
 from functools import partial
 
@@ -9,9 +10,11 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn, optim
+from torch.optim import lr_scheduler
 from toys import At, Before, Trace, assert_same_weights, batches, linear, toy_learner
 
 from minilearn import (
+    BatchSchedCB,
     CancelBackwardException,
     CancelBatchException,
     CancelEpochException,
@@ -29,6 +32,7 @@ from minilearn import (
 from minilearn.callbacks import gradients
 from minilearn.callbacks.gradients import CLIP, clip_adaptively
 from minilearn.core.callback import Callback
+from tests.rates import UsedLR
 
 
 def double(seed=0):
@@ -402,6 +406,42 @@ def test_carried_gradients_and_accumulation_contradict_each_other():
     with pytest.raises(ValueError, match="GradAccumCB needs .* MomentumLearner has a zero_grad"):
         learn.fit(1)
     TrainLearner(linear(), (batches(2),), F.mse_loss, 0.1, [GradAccumCB(2)]).fit(1)
+
+
+SCHEDULES = [{0: 1, 1: 3}, lambda epoch: (1, 3, 3)[epoch]]
+
+
+@pytest.mark.parametrize("n", SCHEDULES)
+def test_the_number_of_batches_may_follow_the_epoch_as_a_loop_by_hand_has_it(n):
+    ours, theirs, data = double(), double(), sized([2, 1, 3, 2, 2])
+    learn = toy_learner([GradAccumCB(n)], (data, data[:1]), ours, lr=0.1)
+    totals = []
+    learn.on("before_epoch", lambda learn: totals.append(learn.n_steps))
+    learn.fit(3, valid=False)
+    for epoch, size in enumerate((1, 3, 3)):
+        by_large_batches(theirs, data, size)
+        assert totals[epoch] == 5 + 2 + 2
+    assert_close(ours, theirs)
+    assert learn.steps_done == 9
+
+
+def test_a_schedule_of_accumulation_and_one_of_the_rate_end_together():
+    used, cosine = UsedLR(), BatchSchedCB(lr_scheduler.CosineAnnealingLR)
+    toy_learner([GradAccumCB({0: 1, 2: 4}), used, cosine], (batches(8), batches(1)), lr=1.0).fit(4)
+    by_hand = [(1 + math.cos(math.pi * t / 20)) / 2 for t in range(20)]
+    assert used.lrs == pytest.approx(by_hand)
+
+
+def test_the_length_of_a_fit_that_is_cut_in_updates_is_unknown_under_a_schedule():
+    learn = toy_learner([GradAccumCB({0: 1, 1: 2})], (batches(4), batches(1)))
+    learn.fit(2, valid_every=(3, "step"))
+    assert learn.steps_done == 4 + 2 and learn.n_steps is None
+
+
+@pytest.mark.parametrize("n", [{1: 2}, {}])
+def test_a_schedule_of_accumulation_begins_at_epoch_zero(n):
+    with pytest.raises(ValueError, match="from epoch 0 on"):
+        GradAccumCB(n)
 
 
 @pytest.mark.parametrize("n", [0, -1, 1.5])

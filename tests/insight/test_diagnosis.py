@@ -9,10 +9,11 @@ import torch.nn.functional as F
 from torch import nn, optim
 
 from minilearn import act_gr, get_model, init_weights
-from minilearn.callbacks.gradients import GradAccumCB
+from minilearn.callbacks.gradients import GradAccumCB, NonFiniteCB
 from minilearn.callbacks.training import TrainCB
 from minilearn.data import DataLoaders, fashion_mnist
 from minilearn.insight import gradient_stats
+from minilearn.insight.diagnosis import DebugCB
 from minilearn.insight.gradient_stats import GradientStats
 from minilearn.learner import Learner, MomentumLearner, TrainLearner
 from tests.insight.test_lr_finder import check_no_trace
@@ -204,3 +205,83 @@ def test_thresholds_are_arguments():
 @pytest.mark.parametrize("cbs", [[], [GradAccumCB(2)]])
 def test_diagnose_changes_nothing(cbs):
     check_no_trace(learner(*cbs), lambda learn: learn.diagnose(12))
+
+
+# ---- values that are not finite ----
+
+
+class Fails(nn.Module):
+    """Applies a function from the nth training batch on."""
+
+    def __init__(self, fn, nth):
+        super().__init__()
+        self.fn, self.left = fn, nth
+
+    def forward(self, x):
+        self.left -= self.training
+        return self.fn(x) if self.left < 0 else x
+
+
+def debugged(model, match, *, error=FloatingPointError, loss=F.mse_loss, steps=2, cbs=()):
+    """Let a fit fail; see that no bad update was made, and that nothing is left behind."""
+    learn = Learner(model, (batches(5, 8, seed=1), batches(1)), loss, cbs=[TrainCB(), *cbs], lr=0.1)
+    learn.add_cb(DebugCB())
+    kept = Before(learn)
+    with pytest.raises(error, match=match):
+        learn.fit(1)
+    assert learn.steps_done == steps
+    assert all(p.isfinite().all() for p in model.parameters() if p.requires_grad)
+    assert not torch.is_anomaly_enabled()
+    kept.assert_nothing_left()
+
+
+def test_the_first_module_whose_output_is_not_finite_is_named_before_the_update():
+    model = nn.Sequential(nn.Linear(3, 4), Fails(lambda x: -(1 + x * x).log().neg().sqrt(), 2))
+    model.append(nn.Linear(4, 1))
+    debugged(
+        model, r"^the loss is not finite. First module.*: 1 \(Fails\); first parameter: none\n"
+    )
+
+
+def test_a_part_of_the_loss_is_named():
+    calls = []
+
+    def loss(preds, targs):
+        calls.append(1)
+        return {"a": F.mse_loss(preds, targs), "b": preds.mean() / (0 if len(calls) > 2 else 1)}
+
+    debugged(net(), "^the loss part 'b' is not finite.*output is not: none;", loss=loss)
+
+
+def test_a_weight_and_a_batch_that_are_not_finite_are_named():
+    model = net()
+    model.append(nn.Linear(1, 1).requires_grad_(False))
+    with torch.no_grad():
+        model[4].bias.fill_(float("nan"))
+    debugged(model, r"not: 4 \(Linear\); first parameter: 4.bias", steps=0)
+    data = batches(3, 8)
+    data[1][0][0, 0] = float("inf")
+    with pytest.raises(FloatingPointError, match=r"not: 0 \(Linear\).*nor is the batch"):
+        Learner(net(), (data, None), F.mse_loss, cbs=[TrainCB(), DebugCB()], lr=0.1).fit(1)
+
+
+def test_a_gradient_that_is_not_finite_is_named_by_its_parameter():
+    model = net()
+    model[0].bias.register_hook(lambda grad: grad.sign() / 0)
+    match = "the loss is finite, and the gradient of 0.bias is not"
+    debugged(model, match, steps=0, cbs=[NonFiniteCB()])
+
+
+def test_a_nan_that_begins_in_the_backward_pass_is_torchs_to_name():
+    model = nn.Sequential(nn.Linear(3, 4), Fails(lambda x: (0 * x).sqrt() + x, 2), nn.Linear(4, 1))
+    with pytest.warns(UserWarning, match="forward call that caused the error"):
+        debugged(model, "Backward0.*nan", error=RuntimeError)
+
+
+def test_a_fit_that_is_watched_is_the_same_to_the_bit():
+    ours, theirs = net(), net()
+    learner(model=theirs).fit(2)
+    learner(DebugCB(), model=ours).fit(2)
+    assert all(
+        torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True)
+    )

@@ -90,6 +90,15 @@ def test_a_hint_comes_where_data_dominate(monkeypatch):
         timed_fit(Clock(monkeypatch), data_seconds=2)
 
 
+def test_the_history_says_how_long_each_training_epoch_waited_for_data(monkeypatch):
+    clock = Clock(monkeypatch)
+    learn = toy_learner(
+        [MetricsCB(), TimerCB()], dls=(SlowLoader(clock, 2, 4), SlowLoader(clock, 9, 1))
+    )
+    learn.fit(2)
+    assert learn.history["data_s"] == [8, 8]
+
+
 def test_measuring_changes_neither_weights_nor_the_order_of_events():
     def fit(*cbs):
         trace = Trace()

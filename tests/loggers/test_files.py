@@ -8,6 +8,7 @@ import os
 import pickle
 import signal
 import stat
+import statistics
 import struct
 import time
 import warnings
@@ -578,6 +579,13 @@ def test_the_mean_of_a_line_is_that_of_the_window():
     logger._write = lines.append
     learner(logger).fit(2)
     assert lines[1]["loss"] == pytest.approx(sum(losses_by_hand()[7:10]) / 3)
+
+
+def test_a_line_shows_the_median_of_the_losses_if_asked():
+    lines, logger = [], LogCB(every=10, window=5, median=True)
+    logger._write = lines.append
+    learner(logger).fit(2)
+    assert lines[1]["loss"] == pytest.approx(statistics.median(losses_by_hand()[5:10]))
 
 
 def test_time_left_counts_validations(monkeypatch):

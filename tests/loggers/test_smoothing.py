@@ -82,6 +82,17 @@ def test_iterations_count_themselves_and_must_rise():
     assert storage.values_maybe_smooth == {"loss": (9, 5.0)}
 
 
+def test_a_name_may_show_its_median_as_detectron2_prints_losses():
+    storage = MetricStorage(window_size=3)
+    for loss in (9.0, 1.0, 2.0, 7.0):
+        storage.update(loss=torch.tensor(loss), smooth="median")
+    assert storage.values_maybe_smooth == {"loss": (3, 2.0)}
+    fresh = MetricStorage(window_size=3)
+    fresh.load_state_dict(storage.state_dict())
+    fresh.update(loss=3.0, smooth="median")
+    assert fresh.values_maybe_smooth == {"loss": (4, 3.0)}
+
+
 def test_smoothing_is_fixed_for_a_name():
     storage = MetricStorage()
     storage.update(lr=0.1, smooth=False)

@@ -10,7 +10,7 @@ from torch.optim import lr_scheduler
 
 from minilearn.callbacks.training import TrainCB
 from minilearn.learner import Learner
-from minilearn.optim.sched_callbacks import BatchSchedCB, ParamSchedCB
+from minilearn.optim.sched_callbacks import BatchSchedCB
 from minilearn.optim.schedulers import (
     constant,
     flat_cos,
@@ -72,30 +72,6 @@ def test_plain_sgd_stays_plain_in_a_one_cycle():
     learn = Learner(linear(), (batches(10),), cbs=[TrainCB(), UsedLR()])
     learn.fit_one_cycle(1, 0.5)
     assert {g[0]["momentum"] for g in learn.find(UsedLR).groups} == {0}
-
-
-def test_other_fields_follow_functions_of_progress():
-    fields = ParamSchedCB(weight_decay=lambda p: 0.1 * (1 - p), mom=lambda p: 0.9 + p / 20)
-    for opt_func in (optim.AdamW, partial(optim.SGD, momentum=0.9)):
-        _, used = fit(fields, n_epochs=2, opt_func=opt_func)
-        decays = [g[0]["weight_decay"] for g in used.groups]
-        assert decays == pytest.approx([0.1 * (1 - t / 20) for t in range(20)])
-        moms = [g[0].get("betas", [g[0].get("momentum")])[0] for g in used.groups]
-        assert moms == pytest.approx([0.9 + t / 400 for t in range(20)])
-
-
-def test_groups_that_differ_take_factors_and_keep_their_differences():
-    with pytest.raises(ValueError, match="groups differ in weight_decay.*factor=True"):
-        fit(ParamSchedCB(weight_decay=lambda p: 0.1), opt_func=two_groups)
-    cb = ParamSchedCB(factor=True, weight_decay=lambda p: 1 - p)
-    _, used = fit(cb, opt_func=two_groups)
-    assert [g[1]["weight_decay"] for g in used.groups] == [0] * 10
-    assert used.groups[5][0]["weight_decay"] == pytest.approx(0.05)
-
-
-def test_an_unknown_field_is_named_with_a_near_one():
-    with pytest.raises(ValueError, match="'weigt_decay'; did you mean 'weight_decay'"):
-        fit(ParamSchedCB(weigt_decay=lambda p: 0.1))
 
 
 def test_a_scheduler_instead_of_a_factory_is_refused():
