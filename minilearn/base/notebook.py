@@ -36,6 +36,8 @@ def clean_mem() -> None:
     """Free what the last error and the outputs of a notebook hold, also on the GPU.
 
     Delete your own names first, such as `del learn`.
+
+    >>> clean_mem()
     """
     clean_tb()
     clean_ipython_hist()
@@ -45,7 +47,10 @@ def clean_mem() -> None:
 
 
 def clean_tb() -> None:
-    """Let go of the last error, whose traceback holds the variables of every function in it."""
+    """Let go of the last error, whose traceback holds the variables of every function in it.
+
+    >>> clean_tb()
+    """
     error = getattr(sys, "last_value", None)
     while error is not None:  # also those in whose handling it was raised
         traceback.clear_frames(error.__traceback__)
@@ -56,7 +61,10 @@ def clean_tb() -> None:
 
 
 def clean_ipython_hist() -> None:
-    """Let go of the outputs that IPython keeps in `Out` and `_`."""
+    """Let go of the outputs that IPython keeps in `Out` and `_`.
+
+    >>> clean_ipython_hist()
+    """
     if (shell := _shell()) is not None:
         shell.displayhook.flush()
         shell.push({"_": "", "__": "", "___": ""}, interactive=False)  # IPython keeps them twice

@@ -139,6 +139,8 @@ class DebugCB(Callback):
     which they ran, and the first parameter. torch's anomaly detection is on, and names the function
     whose backward pass makes NaN. All this takes time: use it to search, not to train.
 
+    >>> learn.fit(1, cbs=DebugCB())
+
     Raises:
         FloatingPointError: a loss or a gradient is not finite.
         RuntimeError: from torch, for a NaN that begins in the backward pass.

@@ -24,8 +24,9 @@ class ParamSchedCB(Callback):
     """Move options of the optimizer, or attributes of anything, as functions of time.
 
     >>> ParamSchedCB(weight_decay=lambda progress: 0.1 * (1 - progress))
-    >>> ParamSchedCB(model.dropout, by="epoch", p=lambda epoch: 0.5 if epoch < 3 else 0.1)
-    >>> ParamSchedCB(lr=lr_scheduler.CosineAnnealingLR, mom=partial(one_cycle, max_lr=0.9))
+    >>> dropout = nn.Dropout(0.5)  # a layer of the model
+    >>> ParamSchedCB(dropout, by="epoch", p=lambda epoch: 0.5 if epoch < 3 else 0.1)
+    >>> ParamSchedCB(lr=partial(lr_scheduler.CosineAnnealingLR, T_max=100))
 
     Values are set before the first update, and after each one for the next. What is not an option
     of the optimizer gets its value from before the fit back when the fit ends.
