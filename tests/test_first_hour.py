@@ -172,7 +172,47 @@ PLAIN = {
     "learn.on('iteration_completed', print)": "after_batch",
     "learn.fit(ds)": "dls=",
 }
-HABITS = {"fastai": FASTAI, "Lightning": LIGHTNING, "Keras": KERAS, "torch": PLAIN}
+STUMBLES = {
+    "learn.metrics = [minilearn.accuracy]; learn.fit(1)": r"Learner\(…, metrics=",
+    "learn.loss_fn = nn.functional.mse_loss": "loss_func",
+    "learn.callbacks = []": "cbs",
+    "learn.optimizer = None": "opt_func",
+    "learn.fit(1, float('nan'))": "lr is nan",
+    "learn.fit_one_cycle(1, 0)": None,
+    "learn.fit_one_cycle(1, 0.0, cbs=EMACB())": None,
+    "Learner(model, ((b for b in dls.train), None), learn.loss_func, cbs=TrainCB()).fit(2)": "used up",
+    "def batches():\n    yield x, y\nLearner(model, (batches, None))": "a list of batches",
+    "DataLoaders.from_arrays(x, y, 16)": "write bs=16",
+    "DataLoaders.from_arrays(x, y, batch_size=16)": "bs",
+    "DataLoaders.from_arrays(x, y, bs='8')": "bs is",
+    "DataLoaders.from_arrays(x, y).vocab": r"dls\.pipeline\.classes",
+    "image_dls('images', batch_size=3)": "bs",
+    "image_dls('images', valid_pct=0.1)": "valid",
+    "image_dls('images', item_tfms=None)": "tfms",
+    "image_dls('images', sise=3)": "did you mean 'size'",
+    "MetricsCB(lambda p, t: 1.0)": r"metrics=\{'my_name'",
+    "Learner(model, DataLoaders(test=dls.train), cbs=TrainCB()).fit(1)": "class folders",
+    "dls.pipeline = Pipeline(classes=[*'abcd']); learn.fit(1)": "3 outputs, and the data have 4 classes",
+    "dls.pipeline = Pipeline(classes=['a', 'b']); learn.infer(x[0])": "3 outputs, .* 2 classes",
+    "dls.pipeline = Pipeline(classes=['a', 'b']); Interpretation.from_learner(learn)": "2 classes",
+    "dls.pipeline = Pipeline(classes=[*'abc']); learn.fit(1); learn.infer(x[0])": None,
+}
+STUMBLES |= {
+    "Learner(model, dls, 'cross_entropy')": r"write F\.cross_entropy$",
+    "Learner(model, dls, learn.loss_func, metrics='accuracy')": "without quotes, an object$",
+    "assert 'adamw' in repr(Learner(model, dls, None, opt_func='adamw'))": None,
+    "assert 'loss: None' in repr(Learner(model, dls, None))": None,
+    "try:\n  learn.fit(1); learn.history['val_loss']\nexcept KeyError as e:\n  raise ValueError(e)": (
+        "did you mean 'valid_loss'"
+    ),
+}
+HABITS = {
+    "stumbles": STUMBLES,
+    "fastai": FASTAI,
+    "Lightning": LIGHTNING,
+    "Keras": KERAS,
+    "torch": PLAIN,
+}
 
 
 @pytest.fixture
@@ -186,7 +226,15 @@ def names(tmp_path, monkeypatch):
     dls = minilearn.DataLoaders(DataLoader(ds, 16), DataLoader(ds, 32))
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     learn = Learner(model, dls, nn.functional.cross_entropy, metrics=minilearn.accuracy)
-    names |= {"minilearn": minilearn, "x": x, "y": y, "ds": ds, "dls": dls, "model": model}
+    names |= {
+        "minilearn": minilearn,
+        "nn": nn,
+        "x": x,
+        "y": y,
+        "ds": ds,
+        "dls": dls,
+        "model": model,
+    }
     return names | {"learn": learn}
 
 

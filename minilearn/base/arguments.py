@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,9 @@ from torch.utils.data import Dataset, IterableDataset
 
 from .batch import DEFAULT_LOSS, describe
 from .text import did_you_mean
+
+VALID_SPLITS = ("validation", "valid", "val", "eval", "dev", "test")
+"""What the data for validation may be called; the first that there is is taken."""
 
 LOSSES = [name for name in vars(F) if name.endswith(("_loss", "entropy", "_logits", "kl_div"))]
 
@@ -65,11 +70,30 @@ def check_dls(dls: Any) -> None:
     elif any(map(is_dataset, parts)):
         is_dict = isinstance(dls, Mapping) and hasattr(dls, "column_names")
         write = f"DataLoaders.{'from_dd(data' if is_dict else 'from_dsets(train_ds, valid_ds'}, 64)"
+    elif any(inspect.isgeneratorfunction(part) for part in parts):
+        write = "a list of batches, or an object whose __iter__ begins anew in each epoch"
     elif is_module(dls) or (callable(dls) and not isinstance(dls, Iterable)):
         write = "(train_dl, valid_dl), or DataLoaders(train_dl, valid_dl)"
     else:
+        if isinstance(dls, Mapping):
+            check_names(dls)
         return
     raise TypeError(f"dls is {shown(dls)}, and holds loaders of batches: write {write}")
+
+
+def check_names(loaders: Iterable[Any]) -> None:
+    """Raise where no fit would look for a loader by its name.
+
+    Raises:
+        ValueError: names it, and the name that was probably meant.
+    """
+    known = ("train", *VALID_SPLITS)
+    for name in loaders:
+        if name not in known:
+            near = did_you_mean(str(name), known, n=1)
+            raise ValueError(
+                f"dls: no fit uses a loader {name!r}{near or ', only train and valid'}"
+            )
 
 
 def is_dataset(x: Any) -> bool:
@@ -83,7 +107,8 @@ def check_loss(loss_func: Any) -> None:
     """Check that `loss_func` can be called with predictions and targets."""
     if isinstance(loss_func, str):
         near = did_you_mean(loss_func, LOSSES, n=1, cutoff=0.4)
-        write = f"a function such as F.cross_entropy{near}"
+        known = loss_func in LOSSES
+        write = f"F.{loss_func}" if known else f"a function such as F.cross_entropy{near}"
     elif isinstance(loss_func, type) and issubclass(loss_func, Optimizer):
         write = f"opt_func={loss_func.__name__}"
     elif is_module(loss_func) and isinstance(loss_func, type):
@@ -110,6 +135,7 @@ def check_lr(lr: Any) -> None:
 
     Raises:
         TypeError: it is something else, such as text or an argument of another place.
+        ValueError: it is not finite.
     """
     if isinstance(lr, str):
         write = f"a number, lr={lr}" if lr[:1].isdigit() else "a number, such as lr=1e-3"
@@ -118,6 +144,8 @@ def check_lr(lr: Any) -> None:
     elif not isinstance(lr, bool) and (
         lr is None or isinstance(lr, slice) or hasattr(lr, "__float__")
     ):
+        if lr is not None and not isinstance(lr, slice) and not math.isfinite(lr):
+            raise ValueError(f"lr is {lr}: write a finite number, such as lr=1e-3")
         return
     else:
         write = "a number, such as lr=1e-3; callbacks go to cbs="

@@ -67,6 +67,19 @@ class ForeignNames:
                 raise
 
 
+class Refused:
+    """A name from elsewhere as an attribute: who sets it would wait in vain, so that raises."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, obj: Any, owner: type | None = None) -> Any:
+        raise AttributeError(f"no attribute {self.name!r}", name=self.name, obj=obj)
+
+    def __set__(self, obj: Any, value: Any) -> None:
+        raise AttributeError(f"nothing reads {self.name!r}{hint(self.name)}")
+
+
 def known_keywords(*more: str) -> Callable[[F], F]:
     """Let a call with a keyword that a function does not take name the one that was meant.
 

@@ -55,10 +55,11 @@ class Monitor:
         """Raise before a fit begins to train where it is certain that nobody provides the column.
 
         It is not where the loss may have named parts, or a callback of the user's own may add
-        columns. Meant for `before_fit`.
+        columns: then a name that is nearly a known one warns. Meant for `before_fit`.
 
         Raises:
-            KeyError: neither the loop nor the MetricsCB has such a column.
+            KeyError: neither the loop nor the MetricsCB has such a column, or the column is of a
+                validation and this fit has none.
         """
         if self.score is not None:
             return
@@ -67,16 +68,23 @@ class Monitor:
             known += metrics.names
             for name in getattr(learn.dls, "named", ()):
                 known += [f"{name}_{column}" for column in metrics.all_metrics]
+        if not learn.plan.valid:
+            known = [name for name in known if name.startswith("train_")]
         # a metric that returns a dict has columns that begin with its name
         if self.name in (*known, *COUNTERS) or self.name.startswith(tuple(f"{n}_" for n in known)):
             return
         if not _has_parts(learn.loss_func) and all(map(_is_ours, [learn, *learn.cbs])):
-            raise self._missing(known)
+            raise self._missing(learn, known)
+        if did_you_mean(self.name, known):
+            warnings.warn(f"so far there is {self._missing(learn, known).args[0]}", stacklevel=3)
 
-    def _missing(self, columns: Iterable[str]) -> KeyError:
+    def _missing(self, learn: Loop, columns: Iterable[str]) -> KeyError:
         there = ", ".join(columns) or "none (add MetricsCB())"
-        hint = did_you_mean(self.name, columns)
-        return KeyError(f"no column {self.name!r} to monitor{hint}; the columns are: {there}")
+        if not learn.plan.valid:
+            there += "; this fit has no validation: dls has no loader for it, or valid=False"
+        near = did_you_mean(self.name, columns)
+        hint = f"{near} The" if near else "; the"
+        return KeyError(f"no column {self.name!r} to monitor{hint} columns are: {there}")
 
     def read(self, learn: Loop) -> float | None:
         """Return the value in the running round's row, or None where this round has none.
@@ -99,11 +107,11 @@ class Monitor:
                     "better or worse: monitor another column, or a metric that returns one"
                 ) from e
         # a round that ends with its training epoch had no validation; its columns come later
-        comes_later = learn.training and not self.is_of_training
+        comes_later = learn.training and learn.plan.valid and not self.is_of_training
         if comes_later or self.name in learn.row:
             return None
         if not (self._seen or self._may_come(learn)):
-            raise self._missing(learn.row)
+            raise self._missing(learn, learn.row)
         if not self._warned:
             self._warned = True
             warnings.warn(
@@ -121,8 +129,9 @@ class Monitor:
     def _may_come(self, learn: Loop) -> bool:
         """Return whether an epoch with a finished batch could have given the column."""
         metrics = attribute(learn, "metrics")
-        if metrics is None or (self.is_of_training and learn.plan.stream is None):
-            return False  # nobody measures, or nothing is trained
+        runs = learn.plan.stream is not None if self.is_of_training else learn.plan.valid
+        if metrics is None or not runs:
+            return False  # nobody measures, or there is no such epoch
         given = [name for name in metrics.names if name in learn.row]
         return self.name in metrics.names or not any(
             name.startswith("train_") is self.is_of_training for name in given

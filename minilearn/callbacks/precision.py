@@ -36,7 +36,7 @@ class MixedPrecision(TrainCB):
 
     Events: before_batch, after_loss, cleanup_batch, predict, get_loss, backward, step, zero_grad
     Order:  TRAIN
-    Reads:  model, batch, loss_func, preds, loss, opt
+    Reads:  model, batch, loss_func, preds, loss, opt, iter, dls
     Writes: preds, loss, loss_parts
     """
 
@@ -97,7 +97,7 @@ class ScaledPrecision(MixedPrecision, NonFiniteCB):
     Events: before_fit, before_batch, after_loss, cleanup_batch, before_step, after_step,
         cleanup_step, cleanup_fit, predict, get_loss, backward, step, zero_grad
     Order:  TRAIN
-    Reads:  model, batch, loss_func, preds, loss, opt, epoch, iter, steps_done
+    Reads:  model, batch, loss_func, preds, loss, opt, epoch, iter, steps_done, dls
     Writes: preds, loss, loss_parts
     Syncs: once an update
     """
@@ -181,7 +181,7 @@ class ClosureCB(TrainCB):
 
     Events: before_fit, predict, get_loss, backward, step, zero_grad
     Order:  TRAIN
-    Reads:  cbs, model, batch, loss_func, preds, loss, loss_parts, opt
+    Reads:  cbs, model, batch, loss_func, preds, loss, loss_parts, opt, iter, dls
     Writes: preds, loss, loss_parts
     """
 

@@ -16,6 +16,7 @@ from ..core.callback import Callback, attribute
 from ..core.dispatch import default_actions
 from ..core.events import CancelFitException, Order
 from ..core.learner import Loop
+from ..data.pipeline import check_outputs, class_names
 
 
 @default_actions
@@ -45,7 +46,7 @@ class TrainCB(Callback):
 
     Events: predict, get_loss, backward, step, zero_grad
     Order:  TRAIN
-    Reads:  model, batch, loss_func, preds, loss, opt
+    Reads:  model, batch, loss_func, preds, loss, opt, iter, dls
     Writes: preds, loss, loss_parts
     """
 
@@ -84,6 +85,8 @@ class TrainCB(Callback):
                 raise KeyError(self._lacks(self.targets[0], learn.batch))
             if loss_func is DEFAULT_LOSS and not getattr(learn, "iter", 0):
                 check_default_loss(learn.preds, targets)
+            if not getattr(learn, "iter", 0) and is_entropy(loss_func):
+                check_outputs(learn.preds, class_names(getattr(learn, "dls", None)))
             weight = self.weight_of(learn.batch)
             if weight is None:
                 loss = compare(loss_func, learn.preds, targets)
@@ -171,6 +174,13 @@ class TrainCB(Callback):
     def __repr__(self) -> str:
         """Show the settings that were given."""
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.settings.items())})"
+
+
+def is_entropy(loss: Any) -> bool:
+    """Return whether a loss is torch's cross-entropy for one class among several."""
+    name = getattr(getattr(loss, "func", loss), "__name__", type(loss).__name__)
+    torchs = (nn.CrossEntropyLoss, nn.NLLLoss)
+    return name in ("cross_entropy", "nll_loss") or isinstance(loss, torchs)
 
 
 def explain_loss(error: Exception, loss: Any) -> None:

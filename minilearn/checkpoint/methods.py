@@ -7,7 +7,7 @@ from typing import Any
 
 from ..base.rank import rank
 from ..base.seed import preserved_random_states
-from ..base.text import write_out
+from ..base.text import did_you_mean, write_out
 from ..core.learner import Loop
 from ..core.stream import pick_loader
 from ..distributed.barrier import connected
@@ -22,8 +22,12 @@ from .sharded import save_shards
 
 
 def resume_callbacks(self: Loop, resume: Any, cbs: list[Any]) -> list[Resume]:
-    """Return the callback that continues a fit from a checkpoint; none where there is no file."""
-    savers = (cb for cb in (*cbs, *self.cbs) if isinstance(cb, CheckpointCB))
+    """Return the callback that continues a fit from a checkpoint; none where there is no file.
+
+    Raises:
+        FileNotFoundError: there is no such folder, and no CheckpointCB of the fit will make it.
+    """
+    savers = [cb for cb in (*cbs, *self.cbs) if isinstance(cb, CheckpointCB)]
     checkpoints = next((cb for cb in savers if not cb.weights_only), None)
     if resume is True:
         if checkpoints is None:
@@ -31,6 +35,10 @@ def resume_callbacks(self: Loop, resume: Any, cbs: list[Any]) -> list[Resume]:
                 "resume=True looks in the folder of a CheckpointCB: add one, or name the folder"
             )
         resume = checkpoints.folder
+    folders = [cb.folder.absolute() for cb in savers]
+    if not (Path(resume).exists() or Path(resume).absolute() in folders):
+        near = did_you_mean(str(resume), map(str, {cb.folder for cb in savers}))
+        raise FileNotFoundError(f"resume={str(resume)!r}: there is no such folder or file{near}")
     processes = connected((*cbs, *self.cbs))
     found = find(Path(resume)) if processes is None else _find_together(Path(resume), processes)
     say = write_out if rank() == 0 else lambda text: None

@@ -6,10 +6,12 @@ of names.
 
 from __future__ import annotations
 
+import inspect
 import re
 import warnings
 from collections.abc import Callable, Container, Iterable, Sequence
 from itertools import chain
+from types import FunctionType
 from typing import Any, ClassVar
 
 from ..base.batch import describe
@@ -46,7 +48,8 @@ class Callback(ForeignNames):
     >>> learn.fit(1, cbs=StopAtZero())
 
     Raises:
-        TypeError: at the class statement, where a method looks like an event but is none.
+        TypeError: at the class statement, where a method looks like an event but is none, or does
+            not take the Learner.
     """
 
     order: int = Order.DEFAULT
@@ -62,6 +65,7 @@ class Callback(ForeignNames):
         for name in {*vars(cls), *chain.from_iterable(theirs)}:  # own ones, and those of mixins
             if is_meant_as_event(name) and callable(getattr(cls, name)):
                 check_event(name, f"{cls.__name__}.")
+                check_takes_learn(cls, name)
 
     def companions(self, learn: Any) -> Sequence[Any]:
         """Return callbacks that come into a fit with this one, and leave with it."""
@@ -83,6 +87,20 @@ class Callback(ForeignNames):
     def __repr__(self) -> str:
         """Show the class; subclasses add their settings."""
         return f"{type(self).__name__}()"
+
+
+def check_takes_learn(cls: type, name: str) -> None:
+    """Raise where the method `name` does not take what an event passes.
+
+    Raises:
+        TypeError: says what to write.
+    """
+    method = inspect.getattr_static(cls, name)
+    if isinstance(method, FunctionType):
+        try:
+            inspect.signature(method).bind(None, None)
+        except TypeError as e:
+            raise TypeError(f"{cls.__name__}.{name}: {e}; write {name}(self, learn)") from e
 
 
 BARE: dict[str, Any] = {
@@ -264,6 +282,17 @@ def owner_name(method: Callable) -> str:
     return getattr(method, "__qualname__", str(method))
 
 
+ADVICE = {
+    "more than 1 value per channel": "A batch norm cannot train on one sample: drop_last=True "
+    "leaves such a batch out",
+    "channels, but got": "The model is made for another number of channels than the batch has",
+    "is out of bounds": "Are there more classes than outputs of the model? Targets are 0 to K - 1",
+    "expected scalar type Long": "Targets of classes are of type int64: targets.long()",
+    "same dtype": "The model and its inputs differ in type: inputs.float(), or model.float()",
+}
+"""What to do about errors of torch, by a part of their text."""
+
+
 def add_location(error: BaseException, where: str, learn: Any) -> None:
     """Say on `error` where it happened, once, without touching anything else of it."""
     if not isinstance(error, Exception) or isinstance(error, CancelException):
@@ -276,6 +305,5 @@ def add_location(error: BaseException, where: str, learn: Any) -> None:
         note += f", epoch {learn.epoch}, batch {learn.iter} ({phase})"
         if learn.batch is not None:
             note += f", batch shapes {describe(learn.batch)}"
-    if "more than 1 value per channel" in str(error):
-        note += ". A batch norm cannot train on one sample: drop_last=True leaves such a batch out"
+    note += next((f". {advice}" for said, advice in ADVICE.items() if said in str(error)), "")
     error.add_note(note)

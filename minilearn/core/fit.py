@@ -68,15 +68,17 @@ class Fitting(Dispatch):
         valid = valid and (not train or pick_loader(self.dls, False) is not None)
         for phase, wanted in ((True, train), (False, valid)):
             if wanted:
-                check_loader(pick_loader(self.dls, phase), phase)
+                check_loader(pick_loader(self.dls, phase), phase, self.dls)
         if plan.n_steps is not None and not train:
             raise ValueError("n_steps counts updates, and train=False makes none; give n_epochs")
         plan.train_dl = pick_loader(self.dls, True)
         plan.n_batches = n_batches(plan.train_dl) if train else None
         plan.frozen, plan.lr_seen = self.plan.frozen, self.plan.lr_seen
-        self.plan, plan.lr = plan, lr
+        self.plan, plan.lr, plan.valid = plan, lr, valid
         self.iter = self.batch = self.preds = self.loss = self.loss_parts = None
         self.history, self.row = History(), {}
+        if not hasattr(metrics := vars(self).get("metrics"), "all_metrics") and metrics is not None:
+            raise TypeError("learn.metrics is set by the MetricsCB: write Learner(…, metrics=…)")
         self._resolve()
         check_owners(self, self._owners, train)
         if not self.depth:

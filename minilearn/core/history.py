@@ -10,7 +10,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from ..base.text import in_columns
+from ..base.text import did_you_mean, in_columns
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,8 +60,9 @@ class History(list):
         if not isinstance(key, str):
             return super().__getitem__(key)
         if key not in self.columns:
-            known = ", ".join(self.columns) or "no rows yet"
-            raise KeyError(f"no column {key!r}; there are {known}")
+            near = did_you_mean(key, self.columns, n=1)
+            there = ", ".join(self.columns) or "no rows yet"
+            raise KeyError(f"no column {key!r}; there are {there}{near}")
         return [row.get(key) for row in self]
 
     @property

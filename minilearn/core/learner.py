@@ -226,7 +226,8 @@ class Loop(Fitting):
                 normally with `learn.interrupted` set.
 
         Raises:
-            MissingActionError, ActionConflictError: an action has no owner or several.
+            MissingActionError: an action has no owner.
+            ActionConflictError: it has several, which are not all TrainCBs with equal settings.
             TypeError: an argument is of a wrong type, or unknown; names the one that was meant.
             ValueError: a loader is missing or empty, or an argument does not make sense.
         """
@@ -326,8 +327,8 @@ class Loop(Fitting):
 
 
 def name_of(x: Any) -> str:
-    """Return the name of a function, a partial of one, or of a class."""
+    """Return the name of a function, a partial of one, of a class, or a name itself."""
     if isinstance(x, partial):
         keywords = ", ".join(f"{k}={v!r}" for k, v in x.keywords.items())
         return f"{name_of(x.func)}({keywords})" if keywords else name_of(x.func)
-    return getattr(x, "__name__", type(x).__name__)
+    return str(x) if x is None or type(x) is str else getattr(x, "__name__", type(x).__name__)

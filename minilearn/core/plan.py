@@ -38,6 +38,7 @@ class Plan:
         warned: what this fit has already warned of.
         lr: the learning rate that this call of `fit` was given.
         lr_seen: the Learner's own rate when a fit used it last.
+        valid: whether rounds have a validation.
         frozen: modules that stay in eval mode.
         options: the options of each parameter group that the program asked for.
 
@@ -70,6 +71,7 @@ class Plan:
         self.warned: set[Any] = set()
         self.lr: Any = None
         self.lr_seen: Any = None
+        self.valid = True
         self.frozen: list[Any] = []
         self.options: list[dict[str, Any]] | None = None
         self._resumed: int | None = None  # updates before the batch that a resume goes on from

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from ..base.foreign_names import ForeignNames
+from ..base.foreign_names import ForeignNames, Refused
 from .history import History
 from .interrupt import Interrupts
 from .plan import Plan
@@ -43,6 +43,12 @@ class LoopState(ForeignNames):
     cbs: list[Any]
     count: Callable[[Any], Any] | None
     train_loss: bool  # whether the parameters of a loss module are trained
+
+    # what others call these
+    callbacks = Refused()
+    criterion = Refused()
+    loss_fn = Refused()
+    optimizer = Refused()
 
     # set by fit
     opt: Any = None

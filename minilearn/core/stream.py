@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from ..base.arguments import VALID_SPLITS
 from ..base.batch import is_empty, n_batches
 from ..base.seed import random_states, restore_random_states
 from .position import load_loader_state, loader_state, own_state, skip_batches, unwrapped
@@ -22,15 +23,16 @@ def pick_loader(dls: Any, training: bool) -> Any:
     """Return the training or validation loader of `dls`, None where there is none.
 
     Args:
-        dls: an object with `train` and `valid`, a Mapping with these keys, a tuple or list of
-            both, or a training loader.
+        dls: an object with `train` and `valid`, a Mapping with the keys "train" and one of
+            `VALID_SPLITS`, a tuple or list of both, or a training loader.
         training: which of the two.
     """
     name, position = ("train", 0) if training else ("valid", 1)
     if hasattr(dls, "train"):
         return getattr(dls, name, None)
     if isinstance(dls, Mapping):
-        return dls.get(name)
+        names = ("train",) if training else VALID_SPLITS
+        return next((dls[name] for name in names if name in dls), None)
     if isinstance(dls, (tuple, list)) and not _is_loader(dls):
         loader = dls[position] if len(dls) > position else None
         return None if isinstance(loader, int) else loader  # (0,) stands for no loaders
@@ -43,13 +45,18 @@ def _is_loader(dls: Any) -> bool:
     return type(first) is tuple and any(isinstance(x, Tensor) for x in first)
 
 
-def check_loader(dl: Any, training: bool) -> None:
-    """Raise where `dl` cannot give a batch.
+def check_loader(dl: Any, training: bool, dls: Any = None) -> None:
+    """Raise where `dl`, of `dls`, cannot give a batch.
 
     Raises:
         ValueError: there is no loader, or it has no batches; says why.
     """
     phase = "training" if training else "validation"
+    if dl is None and getattr(dls, "test", None) is not None:
+        raise ValueError(
+            f"there is no {phase} loader, dls.test alone: images have classes where they are in "
+            "class folders, or labels= says them"
+        )
     if dl is None:
         raise ValueError(
             f"there is no {phase} loader: give the Learner dls=DataLoaders(train, valid)"
@@ -69,6 +76,8 @@ def no_batches(dl: Any, phase: str) -> str:
             known.append(f"{name}={getattr(dl, name)}")
     small = samples and getattr(dl, "drop_last", False)
     advice = "lower batch_size or set drop_last=False" if small else "check its data"
+    if isinstance(dl, Iterator):
+        advice = "it is used up: give a list, or an object whose __iter__ begins anew"
     return f"the {phase} loader has no batches ({', '.join(known) or type(dl).__name__}): {advice}"
 
 

@@ -16,13 +16,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 
+from ..base.arguments import VALID_SPLITS
 from .columns import MEMORY_LIMIT, MissingKeyError, channel_stats, is_image, load_columns
 from .loader_factory import Batching, make_loader
 from .pipeline import Pipeline, names_of
 from .seeded import ArrayLoader, SeededLoader
-
-# The first that exists is taken.
-VALID_SPLITS = ("validation", "valid", "val", "eval", "dev", "test")
 
 
 class inplace:

@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from minilearn.base.arguments import VALID_SPLITS, check_names
 from minilearn.base.batch import n_batches
+from minilearn.base.foreign_names import ForeignNames, known_keywords
 from minilearn.base.text import whole
 
 from .columns import MissingKeyError
@@ -27,7 +29,7 @@ log = logging.getLogger(__name__)
 NUMBERS = "biufc"  # kinds of numpy's types
 
 
-class DataLoaders:
+class DataLoaders(ForeignNames):
     """The loaders of a Learner: any iterables of batches, each of which may be missing.
 
     >>> dls = DataLoaders(train=[(xb, yb)], valid=[(xb, yb)], night=[(xb, yb)])
@@ -38,7 +40,8 @@ class DataLoaders:
         train: for training.
         valid: for validation.
         test: for later; a fit does not read it.
-        named: further validation loaders by name.
+        named: further validation loaders by name. Without `valid`, one that is called "val", "dev"
+            or the like is `valid`.
 
     Attributes:
         splits: the data set's own names of `train`, `valid` and `test`, after `from_dd`.
@@ -47,6 +50,9 @@ class DataLoaders:
         std: likewise.
         pipeline: prepares an item, after `from_dd` of plain data and `image_dls`; or set by you.
         logs: the errors of files that could not be read, after `image_dls`.
+
+    Raises:
+        ValueError: there are further validation loaders, and no first one.
     """
 
     mean: Tensor | None = None
@@ -57,6 +63,10 @@ class DataLoaders:
     def __init__(
         self, train: Any = None, valid: Any = None, test: Any = None, **named: Any
     ) -> None:
+        if valid is None and named:
+            check_names(named)
+            name = next(name for name in VALID_SPLITS if name in named)
+            valid = named.pop(name)
         self.train, self.valid, self.test, self.named = train, valid, test, named
         self.splits: dict[str, str] = {}
 
@@ -143,6 +153,7 @@ class DataLoaders:
         return cls(*get_dls(train, valid, bs, **kwargs), get_dls(train, test, bs, **kwargs)[1])
 
     @classmethod
+    @known_keywords("bs_valid", "drop_last")
     def from_arrays(
         cls,
         x: Any,
@@ -177,6 +188,9 @@ class DataLoaders:
             TypeError: an array holds something else than numbers; names the columns of a table.
             ValueError: the arrays differ in length, or a part would be empty.
         """
+        if any(isinstance(a, int) for a in more):
+            raise TypeError(f"from_arrays takes arrays by position: write bs={more[-1]}")
+        bs = whole("bs", bs, of="items")
         arrays = [_as_tensor(a) for a in (x, y, *more) if a is not None]
         if x_valid is not None:
             given = [_as_tensor(a) for a in (x_valid, y_valid) if a is not None]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..base.text import few
 from .decode import as_mode, open_image, own_channels, to_tensor
 
 if TYPE_CHECKING:
@@ -194,6 +195,20 @@ def names_of(features: Any) -> list[str] | None:
     """Return the class names of a data set whose features have one column of classes."""
     found = [feature.names for feature in (features or {}).values() if hasattr(feature, "names")]
     return list(found[0]) if len(found) == 1 else None
+
+
+def check_outputs(outputs: Any, names: list[Any] | None) -> None:
+    """See that a classifier's outputs (B, K, ...) are one for each class; a single one may do, too.
+
+    Raises:
+        ValueError: says how many classes there are.
+    """
+    several = isinstance(outputs, Tensor) and outputs.dim() > 1 and outputs.size(1) > 1
+    if names and several and outputs.size(1) != len(names):
+        raise ValueError(
+            f"the model has {outputs.size(1)} outputs, and the data have {len(names)} classes "
+            f"({few(names)}): make a model with len(dls.pipeline.classes) outputs"
+        )
 
 
 def class_names(dls: Any) -> list[Any] | None:

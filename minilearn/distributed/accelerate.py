@@ -78,7 +78,8 @@ class AccelerateCB(TrainCB):
         cleanup_batch, after_epoch, cleanup_epoch, cleanup_fit, predict, get_loss, backward, step,
         zero_grad
     Order:  PLACE
-    Reads:  model, batch, loss_func, preds, loss, opt, training, depth, dl, dls, cbs, error
+    Reads:  model, batch, loss_func, preds, loss, opt, training, depth, iter, dl, dls, cbs,
+            error
     Writes: preds, loss, loss_parts, batch, model
 
     Source: Li et al. 2020, "PyTorch Distributed" (arXiv:2006.15704).

@@ -25,7 +25,7 @@ from ..base.seed import preserved_random_states
 from ..base.state_dict import unwrapped
 from ..base.text import write_out
 from ..callbacks.handlers import LambdaCB
-from ..callbacks.training import split_by_owner
+from ..callbacks.training import is_entropy, split_by_owner
 from ..callbacks.transforms import BatchTransformCB
 from ..checkpoint.weights import save
 from ..core.events import CancelFitException, Order
@@ -35,7 +35,7 @@ from ..core.stream import Unshared, check_loader
 from ..data.ordered import ordered
 from ..data.pipeline import Pipeline, class_names
 from ..nn.registry import MODELS, built_by, class_and_arguments, made_alike, remake_model
-from .items import chooses, first_loader, is_entropy
+from .items import chooses, first_loader
 from .load_export import GRAPH, METADATA, SEVERAL, WEIGHTS, read_model
 
 ONNX = "model.onnx"

@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import default_collate
 
 from ..base.batch import describe
+from ..callbacks.training import is_entropy
 from ..core.learner import Loop
 from ..core.state import learner_of
 from ..core.stream import pick_loader
-from ..data.pipeline import Pipeline, class_names
+from ..data.pipeline import Pipeline, check_outputs, class_names
 from .outputs import item_of
 
 __all__ = ["Prediction"]
@@ -133,13 +134,6 @@ def chooses(learn: Loop) -> bool:
     return is_entropy(learn.loss_func) or class_names(learn.dls) is not None
 
 
-def is_entropy(loss: Any) -> bool:
-    """Return whether a loss is torch's cross-entropy for one class among several."""
-    name = getattr(getattr(loss, "func", loss), "__name__", type(loss).__name__)
-    torchs = (nn.CrossEntropyLoss, nn.NLLLoss)
-    return name in ("cross_entropy", "nll_loss") or isinstance(loss, torchs)
-
-
 def _softmax(output: Any) -> Tensor | None:
     logits = getattr(output, "logits", output)
     if isinstance(logits, Mapping):
@@ -155,5 +149,6 @@ def _prediction(
     own = item_of(output, i, n)
     if probs is None or probs.dim() != 2:
         return Prediction(None, None, None if probs is None else probs[i], own)
+    check_outputs(probs, names)
     best = int(probs[i].argmax())
     return Prediction(names[best] if names else best, float(probs[i, best]), probs[i], own)

@@ -19,7 +19,7 @@ from ..callbacks.training import loss_by_sample
 from ..core.history import History
 from ..core.learner import Loop
 from ..core.state import learner_of
-from ..data.pipeline import class_names
+from ..data.pipeline import check_outputs, class_names
 from .show_batches import GREY, images_of, own_colours
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ class Interpretation:
 
         Raises:
             TypeError: the outputs are no logits, or the targets no class numbers.
+            ValueError: there are more or fewer outputs than classes with names.
         """
         confusion, top, seen = torch.zeros((), dtype=torch.int64), [], 0
         wanted = {"with_inputs": True, "with_loss": _has_loss_by_sample(learn)}
@@ -84,6 +85,7 @@ class Interpretation:
                     top.append(TopLoss(losses[i].item(), seen + i, *item))
             top = sorted(top, key=lambda t: (-t.loss, t.index))[:n_top]
             seen += len(preds)
+        check_outputs(confusion, class_names(learn.dls))
         names = class_names(learn.dls) or list(range(len(confusion)))
         return cls(confusion, top, names, learn.dls)
 

@@ -19,6 +19,7 @@ from ..core.events import CancelException, Order
 from ..core.learner import Loop
 from ..core.plan import parse_every
 from ..core.state import learner_of
+from ..metrics.callback import MetricsCB
 from ..metrics.mean import loss_of
 from ..progress.callback import ProgressCB
 from .smoothing import MetricStorage
@@ -27,13 +28,14 @@ _running: list[Loop] = []  # those with a logger, the innermost last
 
 
 def log(self: Loop, smooth: bool | str = True, *, bar: bool = False, **values: Any) -> None:
-    """Give values to the loggers among the callbacks, from any code that runs during a fit.
+    """Add columns to the history, and values to loggers, from any code that runs during a fit.
 
-    During training, numbers and tensors with one element join the next record of an update. Their
-    means over an epoch join its record as `train_<name>` and `valid_<name>` (as `<name>` outside of
-    training and validation). Tensors are read when a record is written. Larger tensors become
-    histograms and figures of matplotlib become images, at once, if the logger can write them.
-    A ProgressCB plots those that its `plot` names. Without any of these nothing happens.
+    Numbers and tensors with one element become columns of `learn.history` where there is a
+    MetricsCB: their means over the items of an epoch, `train_<name>` from training and `<name>`
+    from validation; given outside of both, the last value as `<name>`. Of loggers, they join the
+    next record of an update during training, larger tensors become histograms, and figures of
+    matplotlib images. Tensors are read when a record or row is written. A ProgressCB plots those
+    that its `plot` names.
 
     >>> def after_loss(learn):
     ...     learn.log(loss_squared=learn.loss**2)
@@ -46,9 +48,14 @@ def log(self: Loop, smooth: bool | str = True, *, bar: bool = False, **values: A
             the record before.
         bar: whether the bar of a ProgressCB shows the last of these values, too.
         values: by name.
+
+    Raises:
+        ValueError: the history has another column of a name.
     """
     for cb in self.cbs:
-        if isinstance(cb, LoggerCB):
+        if isinstance(cb, MetricsCB):
+            cb.add(self, values)
+        elif isinstance(cb, LoggerCB):
             cb.add(self, smooth, values)
         elif isinstance(cb, ProgressCB):
             cb.add(self, values, bar)
@@ -101,7 +108,7 @@ class LoggerCB(Callback):
     Events: before_fit, before_round, before_step, after_batch, after_round, cleanup_fit
     Order:  REPORT
     Reads:  scratch, opt, training, steps_done, loss, loss_parts, loss_func, epoch, history, levels,
-            error, valid_name
+            error
     Writes:
     Syncs: once in `every` updates
     """
@@ -120,8 +127,6 @@ class LoggerCB(Callback):
     def _begin(self) -> None:
         self.records: list[dict[str, Any]] = []
         self.storage = MetricStorage(self.window or self.every or 1)
-        self._trained = MetricStorage(1)  # logged since the last epoch's record
-        self._validated = MetricStorage(1)  # the same, in its validation
         self._pending: list[Any] = []  # records, and media as (name, value, step)
         self.written = self._seen = self._step = self._last = 0
         self._opened = self._failed = False
@@ -164,10 +169,6 @@ class LoggerCB(Callback):
         """Write the rows that are new in the history."""
         records = [dict(row) for row in learn.history[self._seen :]]
         self._seen = len(learn.history)
-        if records:
-            logged = {**self._trained, **self._validated}
-            records[-1].update((name, buffer.global_avg) for name, buffer in logged.items())
-            self._trained, self._validated = MetricStorage(1), MetricStorage(1)
         self._emit(*records, again=True)
 
     def cleanup_fit(self, learn: Loop) -> None:
@@ -189,15 +190,12 @@ class LoggerCB(Callback):
         return {"epoch": learn.epoch, "steps": learn.steps_done, **values, **lrs}
 
     def add(self, learn: Loop, smooth: bool | str, values: dict[str, Any]) -> None:
-        """Keep what `learn.log` was given for the next records; write media at once."""
-        in_epoch, training = "epoch" in learn.levels, learn.training
-        prefix = f"{'train' if training else learn.valid_name or 'valid'}_" if in_epoch else ""
-        logged = self._validated if in_epoch and not training else self._trained
+        """Keep what `learn.log` was given for the next record; write media at once."""
+        by_update = self.every and learn.training and "epoch" in learn.levels
         for name, value in values.items() if self._on else ():
             if isinstance(value, Real) or getattr(value, "numel", lambda: 0)() == 1:
-                if self.every and in_epoch and training:
+                if by_update:
                     self.storage.add(name, value, smooth)
-                logged.add(prefix + name, value)
             else:
                 self._emit((name, value, learn.steps_done))
 
@@ -254,9 +252,6 @@ class LoggerCB(Callback):
             "counts": [self.written, self._seen, self._step, self._last],
             "pending": [item for item in self._pending if isinstance(item, dict)],
             "storage": self.storage.state_dict(),
-            "trained": self._trained.state_dict(),
-            "validated": self._validated.state_dict(),
-            "measuring": True,  # False where a validation will be made again
             "run_id": self.run_id,
         }
 
@@ -266,9 +261,6 @@ class LoggerCB(Callback):
         self.resumed_after, self.run_id = max(self._step, self._last), state["run_id"]
         self._pending = list(state["pending"])
         self.storage.load_state_dict(state["storage"])
-        self._trained.load_state_dict(state["trained"])
-        if state["measuring"]:
-            self._validated.load_state_dict(state["validated"])
 
     def __repr__(self) -> str:
         """Show how often it writes."""

@@ -74,7 +74,7 @@ class JSONLLoggerCB(_FileCB):
     Events: before_fit, before_round, before_step, after_batch, after_round, cleanup_fit
     Order:  REPORT
     Reads:  scratch, opt, training, steps_done, loss, loss_parts, loss_func, epoch, history, levels,
-            error, valid_name
+            error
     Writes:
     Syncs: once in `every` updates
     """
@@ -100,7 +100,7 @@ class CSVLoggerCB(_FileCB):
     Events: before_fit, before_round, before_step, after_batch, after_round, cleanup_fit
     Order:  REPORT
     Reads:  scratch, opt, training, steps_done, loss, loss_parts, loss_func, epoch, history, levels,
-            error, valid_name
+            error
     Writes:
     Syncs: once in `every` updates
     """
@@ -154,7 +154,7 @@ class TensorBoardCB(LoggerCB):
     Events: before_fit, before_round, before_step, after_batch, after_round, cleanup_fit
     Order:  REPORT
     Reads:  scratch, opt, training, steps_done, loss, loss_parts, loss_func, epoch, history, levels,
-            error, valid_name
+            error
     Writes:
     Syncs: once in `every` updates
     """

@@ -31,7 +31,7 @@ class WandbCB(LoggerCB):
     Events: before_fit, before_round, before_step, after_batch, after_round, cleanup_fit
     Order:  REPORT
     Reads:  scratch, opt, training, steps_done, loss, loss_parts, loss_func, epoch, history, levels,
-            error, valid_name
+            error
     Writes:
     Syncs: once in `every` updates
     """
@@ -85,7 +85,7 @@ class MLflowCB(LoggerCB):
     Events: before_fit, before_round, before_step, after_batch, after_round, cleanup_fit
     Order:  REPORT
     Reads:  scratch, opt, training, steps_done, loss, loss_parts, loss_func, epoch, history, levels,
-            error, valid_name
+            error
     Writes:
     Syncs: once in `every` updates
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from numbers import Real
 from typing import Any
 
 from fastcore.basics import noop
@@ -43,7 +44,7 @@ class MetricsCB(Callback):
     items. A function with a third parameter `sample_weight` gets the weights that
     `TrainCB(sample_weight=...)` names, and is averaged by them. Each epoch and validation begins
     anew. Values are read from the device at its end; the training loss is looked at in between, see
-    `on_nan`.
+    `on_nan`. What `learn.log` was given is measured in the same way.
 
     >>> cbs = [TrainCB(), MetricsCB(accuracy, top2=partial(accuracy, topk=2))]
     >>> Learner(model, dls, F.cross_entropy, cbs=cbs).fit(1)
@@ -91,6 +92,7 @@ class MetricsCB(Callback):
         self.loss = Mean()
         self.all_metrics = {**self.metrics, "loss": self.loss}
         self.parts: dict[str, Mean] = {}  # of losses that are sums of named parts
+        self.logged: dict[str, Mean] = {}  # what `learn.log` was given
         self.functions = [m for m in self.metrics.values() if _by_batch(m)]
         self.updater = Updater(m for m in self.metrics.values() if not _by_batch(m))
         self._measuring, self._split, self._warned = False, None, False
@@ -114,7 +116,7 @@ class MetricsCB(Callback):
         """Reset all metrics."""
         for metric in (*self.all_metrics.values(), self.updater):
             metric.reset()
-        self.parts, self._measuring, self._unknown = {}, True, None
+        self.parts, self.logged, self._measuring, self._unknown = {}, {}, True, None
         owner = attribute(learn, "owner")("get_loss")
         self._split = getattr(owner, "split", None)
         self._weight_of = getattr(owner, "weight_of", noop)
@@ -137,7 +139,8 @@ class MetricsCB(Callback):
         if parts := attribute(learn, "loss_parts"):
             for name, part in parts.items():
                 if name != "loss":
-                    self._part(name).update(per_item(part, n) if self._adds_up else part, n)
+                    mean = self._mean(name, self.parts)
+                    mean.update(per_item(part, n) if self._adds_up else part, n)
         if self.metrics:
             preds, targs = map_batch(_in_float32, learn.preds), self._targets(learn)
             for metric in self.functions:
@@ -185,11 +188,31 @@ class MetricsCB(Callback):
             )
         return 1
 
-    def _part(self, name: str) -> Mean:
-        if name not in self.parts:
-            check_name(name, self.metrics)
-            self.parts[name] = Mean()
-        return self.parts[name]
+    def _mean(self, name: str, means: dict[str, Mean]) -> Mean:
+        if name not in means:
+            check_name(name, (*self.metrics, *self.parts, *self.logged))
+            means[name] = Mean()
+        return means[name]
+
+    def add(self, learn: Loop, values: dict[str, Any]) -> None:
+        """Keep what `learn.log` was given: means over the epoch, or the row's own values.
+
+        Args:
+            learn: the Learner.
+            values: numbers and tensors with one element by name; others are ignored.
+        """
+        part = None if "epoch" not in learn.levels else self._part(learn)
+        n = learn.n_items if "batch" in learn.levels else 1
+        for name, value in values.items():
+            if isinstance(value, Tensor) and value.numel() == 1:
+                value = value.detach().clone().reshape(())  # without what it is a view of
+            elif not isinstance(value, Real):
+                continue
+            if self._measuring:
+                self._mean(name, self.logged).update(value, 1 if n is None else n)
+            elif "round" in learn.levels:
+                check_name(name, self.metrics)
+                learn.row[_column(name, part)] = float(value)
 
     def _targets(self, learn: Loop) -> Any:
         """Return what the loss compares predictions with: one target, or a tuple of several."""
@@ -235,7 +258,7 @@ class MetricsCB(Callback):
         if not training and "weights" in getattr(learn, "row", ()):  # they are averages
             row["weights"] = learn.row["weights"]
         self.rows.append(row)
-        part = "train" if training else attribute(learn, "valid_name")
+        part = self._part(learn)
         columns = {_column(name, part): value for name, value in values.items()}
         self._seen.update(dict.fromkeys(columns))
         if hasattr(learn, "row"):
@@ -246,16 +269,22 @@ class MetricsCB(Callback):
                 metric.check.warn(name)
         self._check_finite(learn, values, training)
 
+    def _part(self, learn: Loop) -> str | None:
+        return "train" if is_training(learn) else attribute(learn, "valid_name")
+
     def _values(self, processes: Processes | None) -> dict[str, Any]:
         """Return the values as Python numbers, nothing if no batch was finished."""
         self.flush()
         begun, values = self.updater.begun, {}
         if processes is not None:
-            found = processes.gather((begun, list(self.parts)))
-            begun = any(has for has, _ in found)
-            for name in (name for _, names in found for name in names):
-                self._part(name)  # a process without a batch has none
-        means = {**self.metrics, **self.parts, "loss": self.loss}
+            found = processes.gather((begun, list(self.parts), list(self.logged)))
+            begun = any(has for has, *_ in found)
+            for _, parts, logged in found:  # a process without a batch has none
+                for name in parts:
+                    self._mean(name, self.parts)
+                for name in logged:
+                    self._mean(name, self.logged)
+        means = {**self.metrics, **self.parts, **self.logged, "loss": self.loss}
         if processes is not None:
             merge_all(means, processes)
         for name, metric in means.items():
@@ -315,6 +344,7 @@ class MetricsCB(Callback):
         if self._measuring:
             state["metrics"] = {name: saved_state(name, m) for name, m in self.all_metrics.items()}
             state["parts"] = {name: mean.state_dict() for name, mean in self.parts.items()}
+            state["logged"] = {name: mean.state_dict() for name, mean in self.logged.items()}
             state["updater"] = self.updater.state_dict()
         return state
 
@@ -332,8 +362,11 @@ class MetricsCB(Callback):
         if state["measuring"]:
             for name in self.all_metrics.keys() & state["metrics"].keys():
                 restore_state(self.all_metrics[name], state["metrics"][name])
+            self.parts, self.logged = {}, {}  # a resume fires before_epoch again
             for name, saved in state["parts"].items():
-                self._part(name).load_state_dict(saved)
+                self._mean(name, self.parts).load_state_dict(saved)
+            for name, saved in state["logged"].items():
+                self._mean(name, self.logged).load_state_dict(saved)
             self.updater.load_state_dict(state["updater"])
 
     def __repr__(self) -> str:

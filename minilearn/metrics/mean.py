@@ -169,6 +169,11 @@ class FunctionMean(Mean):
             value, weight = self.f(preds, targs, sample_weight=sample_weight), sample_weight.sum()
         if not isinstance(value, (Tensor, float, int)):
             value = self._number(value)
+        elif isinstance(value, Tensor) and value.dim() and _by_item(value, preds, targs):
+            raise ValueError(
+                f"the metric {self.name} returned {describe(value)}, a value for each item of the "
+                "batch, and is to return their mean: is a .mean() missing?"
+            )
         elif isinstance(value, Tensor) and value._is_view():
             value = value.clone()  # else it would keep the batch, which a loader may refill
         own = None if self.items is None else self.items(preds, targs)
@@ -189,6 +194,12 @@ class FunctionMean(Mean):
         """Return the value of all batches so far."""
         value = super().compute()
         return value if self.finish is None else self.finish(value)
+
+
+def _by_item(value: Tensor, preds: Any, targs: Any) -> bool:
+    """Return whether a value is one of each item; not where it may be one of each class."""
+    sizes = [tuple(x.shape) for x in (preds, targs) if isinstance(x, Tensor) and x.dim()]
+    return len(value) > 1 and bool(sizes) and all(n == len(value) not in more for n, *more in sizes)
 
 
 def _takes_weights(f: Callable[..., Any]) -> bool:

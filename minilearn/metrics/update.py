@@ -45,7 +45,7 @@ def metrics_by_name(ms: tuple, metrics: dict[str, Any]) -> dict[str, Any]:
         inner = getattr(m, "func", m)  # of a partial
         name = first = getattr(inner, "__name__", type(inner).__name__)
         if name == "<lambda>":
-            raise ValueError("a lambda names no column: write MetricsCB(my_name=lambda …)")
+            raise ValueError("a lambda names no column: write metrics={'my_name': lambda …}")
         number = 1
         while name in found or name in metrics:
             name, number = f"{first}_{number + 1}", number + 1
@@ -78,8 +78,8 @@ def as_metric(name: str, m: Any) -> Any:
     if callable(m):
         return FunctionMean(m)
     if isinstance(m, str):
-        near = did_you_mean(m, public_names(), n=1)
-        raise TypeError(f"metrics has the text {m!r}: write the function or object itself{near}")
+        near = "" if m in public_names() else did_you_mean(m, public_names(), n=1)
+        raise TypeError(f"metrics has the text {m!r}: write it without quotes, an object{near}")
     raise TypeError(
         f"metric {name!r} is a {type(m).__name__}: give a function of (preds, targs), or an "
         "object with update, compute and reset"

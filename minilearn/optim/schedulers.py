@@ -208,7 +208,7 @@ def one_cycle(
     """
     if not isinstance(max_lr, Sequence):
         lrs = [float(group["lr"]) for group in opt.param_groups]
-        scale = 1.0 if max_lr is None else max_lr / max(lrs)
+        scale = 1.0 if max_lr in (None, max(lrs)) else max_lr / max(lrs)
         max_lr = [lr * scale for lr in lrs]
     has_momentum = all(group.get("momentum") or "betas" in group for group in opt.param_groups)
     kwargs.setdefault("cycle_momentum", has_momentum)

@@ -89,6 +89,7 @@ class ProgressCB(Callback):
         )
         self.metrics = metrics
         self._logged: dict[str, Any] = {}  # for the bar, in this epoch
+        self._plotted: set[str] = set()  # columns of what was logged
         self._redirected = ExitStack()
 
     @harmless
@@ -180,7 +181,8 @@ class ProgressCB(Callback):
             return
         counts_steps = learn.plan.cuts or learn.plan.n_steps is not None
         for row in learn.history[self._rows_shown :]:
-            self._display.add_values(row)
+            # of the others each batch is plotted
+            self._display.add_values({k: v for k, v in row.items() if k not in self._plotted})
             self._display.add_row({k: v for k, v in row.items() if k != "steps" or counts_steps})
         self._rows_shown = len(learn.history)
 
@@ -203,13 +205,15 @@ class ProgressCB(Callback):
         """
         if not self._shows(learn):
             return
-        prefix = ("train_" if learn.training else "valid_") if "epoch" in learn.levels else ""
+        in_training = learn.training and "epoch" in learn.levels
         for name, value in values.items():
             if not (bar or name in self.plot) or getattr(value, "numel", lambda: 1)() != 1:
                 continue
             if isinstance(value, Tensor):  # a copy, which holds no graph
                 value = value.detach().float().mean()
-            self._display.add_values({prefix + name: value}, int(prefix == "train_"))
+            if in_training:  # else it is in the row
+                self._plotted.add(f"train_{name}")
+                self._display.add_values({f"train_{name}": value}, 1)
             if bar:
                 self._logged[name] = value
 

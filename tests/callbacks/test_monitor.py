@@ -216,3 +216,23 @@ def test_a_name_that_may_come_ends_no_fit(watcher, provider, tmp_path):
     learn, name = PROVIDERS[provider]()
     learn.fit(2, cbs=WATCHERS[watcher](name, tmp_path))
     assert len(learn.history[name]) == 2
+
+
+@pytest.mark.parametrize("watcher", WATCHERS)
+@pytest.mark.parametrize("cbs", [[], [Skips([])]], ids=["ours", "mine"])
+def test_a_column_of_a_validation_that_the_fit_does_not_have_is_an_error(watcher, cbs, tmp_path):
+    watch = WATCHERS[watcher]("valid_loss", tmp_path)
+    for dls, valid in (((toy_dls()[0],), True), (toy_dls(), False)):
+        learn = toy_learner([MetricsCB(quiet=True), *cbs, watch], dls=dls)
+        with pytest.raises(KeyError, match="'valid_loss' to monitor.*has no validation"):
+            learn.fit(3, valid=valid)
+        assert len(learn.history) <= len(cbs)  # a callback of mine may have added it
+
+
+def test_a_name_that_is_nearly_a_column_warns_at_the_start_where_a_callback_may_add_it():
+    learn = toy_learner(
+        [MetricsCB(parts=parts, quiet=True), Skips([]), EarlyStopCB("prats", "min")]
+    )
+    with pytest.warns(UserWarning, match="so far there is no column 'prats'.* mean 'parts'"):
+        with pytest.raises(KeyError, match="no column 'prats'"):
+            learn.fit(2)

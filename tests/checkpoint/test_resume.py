@@ -533,3 +533,12 @@ def test_checkpoints_do_not_grow_with_the_number_of_resumes(tmp_path):
         toy_learner([MetricsCB(quiet=True), CheckpointCB(tmp_path)]).fit(n_epochs, resume=True)
         sizes.append(newest_first(tmp_path)[0].stat().st_size)
     assert sizes[-1] - sizes[1] < 500 * 5  # rows of the history
+
+
+def test_a_folder_to_resume_from_that_does_not_exist_is_an_error_unless_this_fit_makes_it(tmp_path):
+    learn = toy_learner([CheckpointCB(tmp_path / "runs")])
+    with pytest.raises(FileNotFoundError, match="no such folder or file; did you mean .*runs"):
+        learn.fit(1, resume=tmp_path / "rnus")
+    assert learn.steps_done == 0
+    learn.fit(1, resume=str(tmp_path / "runs"))
+    assert learn.history

@@ -189,3 +189,16 @@ def test_a_mistyped_event_that_a_mixin_brings_is_found_too():
     with pytest.raises(TypeError, match="did you mean 'before_epoch'"):
 
         class Mixed(Mixin, Callback): ...
+
+
+def test_an_event_that_does_not_take_the_learner_fails_at_the_class_statement():
+    with pytest.raises(TypeError, match=r"Mine.after_epoch: .*; write after_epoch\(self, learn\)"):
+
+        class Mine(Callback):
+            def after_epoch(self): ...
+
+    class Fine(Callback):
+        def after_epoch(self, *args): ...
+
+        @staticmethod
+        def after_fit(learn): ...

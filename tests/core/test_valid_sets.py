@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from toys import assert_same_weights, batches, linear, toy_learner
 
+from minilearn import Learner, TrainCB
 from minilearn.core.events import CancelEpochException
 from minilearn.data.loaders import DataLoaders
 from minilearn.metrics.callback import MetricsCB
@@ -74,3 +75,19 @@ def test_one_set_is_validated_by_its_name():
     x, y = batches(1, seed=5)[0]
     assert learn.validate("far").mae == pytest.approx(mae(learn.model(x), y).item())
     assert set(learn.validate("far")) == {"mae", "loss"}
+
+
+@pytest.mark.parametrize("name", ["valid", "val", "validation", "dev", "test"])
+def test_validation_data_may_have_any_of_its_usual_names(name):
+    learn = Learner(linear(), {"train": batches(2), name: batches(1)}, cbs=[TrainCB(), MetricsCB()])
+    learn.fit(1)
+    assert "valid_loss" in learn.history.columns
+    if name != "test":  # which DataLoaders keeps for later
+        assert DataLoaders(batches(2), **{name: batches(1)}).valid is not None
+
+
+def test_a_loader_that_no_fit_would_use_is_an_error():
+    with pytest.raises(ValueError, match="no fit uses a loader 'vaild'; did you mean 'valid'"):
+        Learner(linear(), {"train": batches(2), "vaild": batches(1)})
+    with pytest.raises(ValueError, match="no fit uses a loader 'hard'"):
+        DataLoaders(batches(2), hard=batches(1))

@@ -6,6 +6,7 @@ import torch
 from sklearn import metrics as sk
 
 from minilearn.metrics.functions import accuracy, accuracy_multi, mae, mse, rmse, skm
+from minilearn.metrics.mean import FunctionMean
 
 
 def test_accuracy_equals_scikit_learns():
@@ -73,3 +74,17 @@ def test_a_function_of_scikit_learn_gets_all_predictions_and_its_keywords():
     metric.reset()
     metric.update(x[:5], y[:5])
     assert metric.compute() == sk.f1_score(y[:5], x[:5].argmax(1), average="macro")
+
+
+def test_a_function_that_returns_a_value_for_each_item_is_an_error_that_names_it():
+    def hits(preds, targs):
+        return (preds.argmax(1) == targs).float()
+
+    def by_class(preds, targs):
+        return preds.softmax(1).mean(0)
+
+    preds, targs = torch.randn(32, 10), torch.randint(0, 10, (32,))
+    with pytest.raises(ValueError, match=r"the metric hits returned .*is a \.mean\(\) missing"):
+        FunctionMean(hits).update(preds, targs, 32)
+    for n in (32, 10):  # of 10 items and 10 classes nobody knows which they are
+        FunctionMean(by_class).update(preds[:n], targs[:n], n)

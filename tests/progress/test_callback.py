@@ -518,7 +518,8 @@ def test_the_bar_shows_values_that_are_logged_for_it_until_the_epoch_ends(screen
     toy_learner([MetricsCB(), ProgressCB(), at], dls=toy_dls(n_train=4)).fit(1, lr=0.01)
     check_shown_bars(screen, r"loss \S+ acc5 (\S+)", [0, 0.25, 0.5, 0.75])
     assert not any("acc5" in p for p in screen.pieces if " valid " in p)
-    assert "hidden" not in screen.getvalue() and "picture" not in screen.getvalue()
+    assert "train_hidden" in screen.getvalue()  # in the table
+    assert " hidden" not in screen.getvalue() and "picture" not in screen.getvalue()
 
 
 class Largest:

@@ -16,9 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from minilearn.base.arguments import VALID_SPLITS
 from minilearn.base.text import few
 
-from ..hf_datasets import VALID_SPLITS
 from .archives import ARCHIVES, open_archive, read_member
 from .hf_images import from_hub, is_saved, load_hub
 from .listing import SUFFIXES, Columns, Items, read_file

@@ -12,10 +12,12 @@ from typing import Any, Literal
 
 import torch
 
+from minilearn.base.arguments import VALID_SPLITS
 from minilearn.base.batch import default_device
+from minilearn.base.foreign_names import known_keywords
 from minilearn.base.text import few, whole
 
-from ..hf_datasets import VALID_SPLITS, choose_splits
+from ..hf_datasets import choose_splits
 from ..loader_factory import Batching
 from ..loaders import DataLoaders
 from ..pipeline import Pipeline
@@ -37,6 +39,7 @@ ROLES = ("train", "valid", "test")
 log = logging.getLogger(__name__)
 
 
+@known_keywords()
 def image_dls(
     source: Any,
     bs: int = 64,
@@ -171,14 +174,14 @@ def image_dls(
     roles = roles_of(found, ({"valid": None} if by_user else {}) | (splits or {}))
     unused = [name for name in found if name not in roles.values()]
     if unused and splits is None:
-        warnings.warn(f"splits that are not used: {unused}; splits= names others", stacklevel=2)
+        warnings.warn(f"splits that are not used: {unused}; splits= names others", stacklevel=3)
     parts = {role: found[split] for role, split in roles.items()}
     test_is_valid = "test" in roles and roles["test"] == roles.get("valid")  # then it is read once
     if test_is_valid:
         del parts["test"]
     if any(isinstance(part, ImageStream) for part in parts.values()):
         if parts.keys() == {"train"} and valid and not splits:
-            warnings.warn(STREAM_WITHOUT_VALID, stacklevel=2)
+            warnings.warn(STREAM_WITHOUT_VALID, stacklevel=3)
         dls = builder.from_streams(parts, classes, normalize)
     else:
         if "train" in parts and "valid" not in parts and valid and "valid" not in (splits or {}):
@@ -191,6 +194,13 @@ def image_dls(
         dls = builder.from_items(parts, classes, normalize, memory_gb * 1e9)
     if test_is_valid:
         dls.test = copy.copy(dls.valid)
+    names = dls.pipeline.classes if dls.pipeline is not None else None
+    if sep is None and classes is None and names and len(names) == 1:
+        warnings.warn(
+            f"all images are of one class, {names[0]!r}: is the folder of another "
+            "class empty or missing?",
+            stacklevel=3,
+        )
     dls.splits = roles
     log.info("%r", dls)
     return dls

@@ -459,3 +459,12 @@ def test_images_outside_of_the_classes_are_named(tmp_path):
     assert "1 images lie in no class folder and are left out: train/stray.png" in said
     assert "outside of the folders of the splits and are left out: loose.png" in said
     assert len(dls.filenames["train"]) == 6
+
+
+def test_images_of_one_class_alone_warn_that_another_may_be_missing(tmp_path):
+    folder = write_folder(tmp_path, 24, splits=["train"]) / "train"
+    one, *others = sorted(folder.iterdir())
+    for file in (file for other in others for file in other.iterdir()):
+        file.unlink()
+    with pytest.warns(UserWarning, match=f"all images are of one class, '{one.name}'"):
+        image_dls(folder)
