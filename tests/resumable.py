@@ -208,7 +208,7 @@ class Anything(ParamSchedCB):
     """Moves the dropout of the model by epochs, and options of the optimizer by updates."""
 
     def before_fit(self, learn):
-        self._of = [learn.model[2]]
+        self._of = [m for m in learn.model if isinstance(m, nn.Dropout)]
         super().before_fit(learn)
 
 
@@ -240,7 +240,9 @@ class Options:
         extras = rng.sample(sorted(EXTRAS), rng.randrange(4))
         while any(len(kind & set(extras)) > 1 for kind in (SCHEDULES, ACCUMULATIONS)):
             extras = rng.sample(sorted(EXTRAS), rng.randrange(4))
-        length = rng.choice(sorted(LENGTHS))
+        # cut by updates, with groups that grow, the number of updates is unknown
+        grows = "growing accumulation" in extras
+        length = rng.choice([x for x in sorted(LENGTHS) if not (grows and "cuts" in x)])
         return cls(
             rng.choice(loaders), length, rng.choice(EVERY), tuple(extras), rng.random() < 0.5
         )

@@ -96,7 +96,7 @@ def test_history_plot_draws_training_and_validation_of_each_value():
     train, valid = loss.lines
     assert list(train.get_ydata()) == history["train_loss"]
     assert list(valid.get_ydata()) == history["valid_loss"]
-    assert list(valid.get_xdata()) == [1, 2, 3]
+    assert list(valid.get_xdata()) == [0, 1, 2]
     (only,) = history.plot("mae").flat
     assert [line.get_label() for line in only.lines] == ["training", "validation"]
     plt.close("all")
