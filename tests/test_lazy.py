@@ -59,8 +59,8 @@ def test_all_names_at_once_are_there_eagerly_too(options):
 def zipped(folder, without=()):
     path = folder / "packages.zip"
     with zipfile.ZipFile(path, "w") as file:
-        for each in PACKAGE.rglob("*.py*"):
-            if each.suffix in (".py", ".pyi") and each.name not in without:
+        for each in PACKAGE.rglob("*.*"):
+            if each.suffix in (".py", ".pyi", ".json") and each.name not in without:
                 file.write(each, Path("minilearn") / each.relative_to(PACKAGE))
     return path
 

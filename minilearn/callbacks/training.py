@@ -16,7 +16,6 @@ from ..core.callback import Callback, attribute
 from ..core.dispatch import default_actions
 from ..core.events import CancelFitException, Order
 from ..core.learner import Loop
-from ..data.pipeline import check_outputs, class_names
 
 
 @default_actions
@@ -86,6 +85,8 @@ class TrainCB(Callback):
             if loss_func is DEFAULT_LOSS and not getattr(learn, "iter", 0):
                 check_default_loss(learn.preds, targets)
             if not getattr(learn, "iter", 0) and is_entropy(loss_func):
+                from ..data.pipeline import check_outputs, class_names
+
                 check_outputs(learn.preds, class_names(getattr(learn, "dls", None)))
             weight = self.weight_of(learn.batch)
             if weight is None:

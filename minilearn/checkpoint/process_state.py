@@ -7,6 +7,7 @@ anything is saved.
 from __future__ import annotations
 
 import inspect
+import io
 import re
 import warnings
 from collections import Counter
@@ -39,7 +40,10 @@ def gather_states(learn: Loop) -> None:
     }
     mine = {"at": _moment(learn), "random": random_states()._asdict(), "callbacks": own}
     processes: Any = processes_of(learn)
-    processes.states = processes.gather(serialisable(mine))
+    file = io.BytesIO()  # pickle cannot read numpy's unsigned integers back
+    torch.save(serialisable(mine), file)
+    parts = processes.gather(file.getvalue())
+    processes.states = [torch.load(io.BytesIO(part), weights_only=True) for part in parts]
 
 
 def of_processes(learn: Loop) -> dict[str, Any] | None:

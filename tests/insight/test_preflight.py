@@ -44,7 +44,7 @@ def test_the_largest_of_the_doubles_or_halves_is_found(size, start, found):
 
 
 def test_nothing_is_left_of_it():
-    learn = learner(20, EarlyStopCB(), MixUpCB())
+    learn = learner(20, EarlyStopCB("train_loss", mode="min"), MixUpCB())
     learn.fit(1, valid=False)
     state, opt = copy.deepcopy(learn.model.state_dict()), learn.opt
     moments = copy.deepcopy(opt.state_dict())

@@ -64,7 +64,8 @@ def test_more_than_the_fraction_ends_the_run_by_names(folder, how):
 @WAYS
 def test_missing_files_of_a_table_are_errors(folder, how, tmp_path):
     files = sorted((folder / "train/bag").glob("0*"))
-    rows = [f"{path},bag" for path in files] + ["gone.png,bag"]
+    rows = [f"{path},{'bag' if i % 2 else 'boot'}" for i, path in enumerate(files)]
+    rows.append("gone.png,bag")
     (tmp_path / "t.csv").write_text("\n".join(["path,label", *rows]))
     dls, _, said = loaded(tmp_path / "t.csv", how, valid=0)
     assert said == [

@@ -486,9 +486,9 @@ def test_settings_that_cannot_be_followed_are_refused(tmp_path, options, words):
 
 def test_loaders_of_any_data_refuse_a_batch_of_nothing():
     for bs in (0, -1):
-        with pytest.raises(ValueError, match="batch_size is a number of items, 1 or more"):
+        with pytest.raises(ValueError, match="(batch_size|bs) is a number of items, 1 or more"):
             DataLoaders.from_arrays(torch.zeros(10, 1), torch.zeros(10), bs=bs)
-        with pytest.raises(ValueError, match="batch_size is a number of items, 1 or more"):
+        with pytest.raises(ValueError, match="(batch_size|bs) is a number of items, 1 or more"):
             ArrayLoader({"x": torch.zeros(10)}, bs)
     with pytest.raises(ValueError, match="num_workers is a number of processes, 0 or more"):
         DataLoaders.from_dd(fashion_mnist(), 64, num_workers=-1)
