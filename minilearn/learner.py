@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn, optim
 
-from .base.batch import DEFAULT_LOSS, check_default_loss, compare
+from .base.arguments import DEFAULT_LOSS, check_default_loss
+from .base.batch import compare
 from .base.lazy import LazyMethods
 from .core.callback import as_callbacks
 from .core.dispatch import action, default_actions

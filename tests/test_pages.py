@@ -37,7 +37,7 @@ def alike(shown, printed):
     a, b = (TIME.sub("0:0", text).strip() for text in (shown, printed))
     near = zip(NUMBER.findall(a), NUMBER.findall(b), strict=False)
     same_text = re.sub(r"\s+", " ", NUMBER.sub("#", a)) == re.sub(r"\s+", " ", NUMBER.sub("#", b))
-    return same_text and all(abs(float(x) - float(y)) <= 0.25 for x, y in near)
+    return same_text and all(abs(float(x) - float(y)) <= 0.15 for x, y in near)
 
 
 @pytest.mark.slow

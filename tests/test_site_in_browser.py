@@ -6,22 +6,17 @@ Screenshots lie in build/screenshots/. Needs the `docs` and `ui` extras and a Ch
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from browser import CHROMIUM, IN_A_BROWSER
 
 for module in ("mkdocs", "mkdocstrings", "nbconvert"):
     pytest.importorskip(module, reason="needs the docs extra: make ui")
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs the ui extra: make ui")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(1500),
-    pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium: apt-get install chromium"),
-]
+pytestmark = IN_A_BROWSER
 
 ROOT = Path(__file__).parent.parent
 PICTURES = ROOT / "build" / "screenshots"

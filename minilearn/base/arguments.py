@@ -4,22 +4,36 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import Dataset, IterableDataset
 
-from .batch import DEFAULT_LOSS, describe
+from .batch import describe
 from .text import did_you_mean
 
 VALID_SPLITS = ("validation", "valid", "val", "eval", "dev", "test")
 """What the data for validation may be called; the first that there is is taken."""
 
 LOSSES = [name for name in vars(F) if name.endswith(("_loss", "entropy", "_logits", "kl_div"))]
+
+
+class DefaultLoss(partial):
+    """`F.mse_loss`, where no loss was given; copies and pickles are this very object."""
+
+    def __reduce__(self) -> Any:
+        return "DEFAULT_LOSS"
+
+    def __repr__(self) -> str:
+        return "F.mse_loss"
+
+
+DEFAULT_LOSS = DefaultLoss(F.mse_loss)
 
 
 def check_arguments(model: Any, dls: Any, loss_func: Any, lr: Any, opt_func: Any, opt: Any) -> None:
@@ -118,6 +132,34 @@ def check_loss(loss_func: Any) -> None:
     else:
         write = "a function of (preds, targets), such as F.cross_entropy"
     raise TypeError(f"loss_func is {shown(loss_func)}: write {write}")
+
+
+def check_default_loss(preds: Any, targets: Sequence[Any]) -> None:
+    """See that the loss that nobody gave fits a batch.
+
+    Raises:
+        ValueError: targets are integers, or differ in shape; names the loss that they suggest.
+    """
+    if not isinstance(preds, Tensor) or len(targets) != 1 or type(targets[0]) is not Tensor:
+        return
+    (target,) = targets
+    whole = not (target.is_floating_point() or target.is_complex())
+    if not whole and preds.shape == target.shape:
+        return
+    classes = preds.dim() == target.dim() + 1 and preds.size(1) > 1
+    if whole and (classes or preds.numel() != target.numel()):
+        write = "F.cross_entropy" + ("" if classes else ", with targets of shape (B,)")
+    elif whole:
+        write = "F.binary_cross_entropy_with_logits, with float targets of the predictions' shape"
+    elif preds.numel() == target.numel():
+        write = f"F.mse_loss, with targets of the predictions' shape, {tuple(preds.shape)}"
+    else:
+        write = "F.cross_entropy, with targets of type int64, or outputs of the targets' shape"
+    raise ValueError(
+        f"no loss_func was given, and F.mse_loss does not fit: write loss_func={write}. "
+        f"The predictions are {describe(preds)}, the targets {describe(target)}. "
+        "A loss that is given is used as it is, loss_func=F.mse_loss too."
+    )
 
 
 def check_epochs(n_epochs: Any) -> None:

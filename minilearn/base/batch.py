@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
@@ -275,47 +274,6 @@ def detach(batch: Any) -> Any:
         # `data` takes half the time of `detach()`, and the backward pass is over
         return batch.data if batch.requires_grad else batch
     return map_batch(lambda x: detach(x) if isinstance(x, Tensor) else x, batch)
-
-
-class DefaultLoss(partial):
-    """`F.mse_loss`, where no loss was given; copies and pickles are this very object."""
-
-    def __reduce__(self) -> Any:
-        return "DEFAULT_LOSS"
-
-    def __repr__(self) -> str:
-        return "F.mse_loss"
-
-
-DEFAULT_LOSS = DefaultLoss(F.mse_loss)
-
-
-def check_default_loss(preds: Any, targets: Sequence[Any]) -> None:
-    """See that the loss that nobody gave fits a batch.
-
-    Raises:
-        ValueError: targets are integers, or differ in shape; names the loss that they suggest.
-    """
-    if not isinstance(preds, Tensor) or len(targets) != 1 or type(targets[0]) is not Tensor:
-        return
-    (target,) = targets
-    whole = not (target.is_floating_point() or target.is_complex())
-    if not whole and preds.shape == target.shape:
-        return
-    classes = preds.dim() == target.dim() + 1 and preds.size(1) > 1
-    if whole and (classes or preds.numel() != target.numel()):
-        write = "F.cross_entropy" + ("" if classes else ", with targets of shape (B,)")
-    elif whole:
-        write = "F.binary_cross_entropy_with_logits, with float targets of the predictions' shape"
-    elif preds.numel() == target.numel():
-        write = f"F.mse_loss, with targets of the predictions' shape, {tuple(preds.shape)}"
-    else:
-        write = "F.cross_entropy, with targets of type int64, or outputs of the targets' shape"
-    raise ValueError(
-        f"no loss_func was given, and F.mse_loss does not fit: write loss_func={write}. "
-        f"The predictions are {describe(preds)}, the targets {describe(target)}. "
-        "A loss that is given is used as it is, loss_func=F.mse_loss too."
-    )
 
 
 def compare(loss_func: Callable[..., Any], preds: Any, targets: Sequence[Any]) -> Any:

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..base.batch import DEFAULT_LOSS, check_default_loss, compare, describe
+from ..base.arguments import DEFAULT_LOSS, check_default_loss
+from ..base.batch import compare, describe
 from ..core.callback import Callback, attribute
 from ..core.dispatch import default_actions
 from ..core.events import CancelFitException, Order

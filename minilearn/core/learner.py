@@ -12,8 +12,8 @@ from typing import Any, Unpack, overload
 import torch
 from torch import nn, optim
 
-from ..base.arguments import check_arguments, check_epochs, check_lr
-from ..base.batch import DEFAULT_LOSS, batch_size, detach
+from ..base.arguments import DEFAULT_LOSS, check_arguments, check_epochs, check_lr
+from ..base.batch import batch_size, detach
 from ..base.foreign_names import known_keywords
 from ..base.modes import (
     begin_in_train_mode,

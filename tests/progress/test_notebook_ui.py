@@ -4,7 +4,6 @@ The images lie in build/screenshots/. Needs the `ui` extra and a Chromium: `make
 """
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -15,15 +14,11 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from browser import CHROMIUM, IN_A_BROWSER
 
 pytest.importorskip("jupyterlab", reason="needs the ui extra: make ui")
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs the ui extra: make ui")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(1500),
-    pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium: apt-get install chromium"),
-]
+pytestmark = IN_A_BROWSER
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "build" / "screenshots"
