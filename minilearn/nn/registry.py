@@ -32,7 +32,7 @@ def register_model(make: F) -> F:
     can make the model again, in any process that has the function registered.
 
     >>> @register_model
-    ... def two_layers(n_in: int, hidden: int, n_out: int) -> nn.Module: ...
+    ... def small_net(n_in: int, hidden: int, n_out: int) -> nn.Module: ...
 
     Args:
         make: a function without `*args`; its arguments are stored if JSON can hold them or they are
