@@ -142,8 +142,8 @@ def find_position(learn: Loop) -> str:
 class Resume(Callback):
     """Restores a checkpoint's state in the fit that begins.
 
-    It runs after all other callbacks have prepared the fit. Inside an epoch it loads their states a
-    second time, when they have prepared the epoch.
+    It runs after all other callbacks have prepared the fit. Inside an epoch it loads the states, of
+    the optimizer too, a second time, when they have prepared the epoch.
 
     Events: before_fit, before_epoch, cleanup_fit
     Order:  STOP + 1000
@@ -205,10 +205,11 @@ class Resume(Callback):
 
     def _go_to_batch(self, learn: Loop) -> None:
         state, plan = self.saved, learn.plan
-        load_frozen(learn, state)
+        trains = state["position"] == "training"
+        load_trained(learn, state, plan.lr is not None, weights=trains)
         load_callbacks(learn, state)
         learn.row = dict(state["row"])
-        if state["position"] == "training":
+        if trains:
             plan.first_batch = state["batches"]
             self._restore_stream(learn, learn.dl)
         elif plan.cuts:
@@ -265,29 +266,45 @@ def load_lasting(learn: Loop, state: dict[str, Any], keep_lr: bool = False) -> l
     Returns:
         A line for each option of the optimizer, and each callback, that is not what was saved.
     """
-    modules, source = fit_modules(learn), "the checkpoint"
-    load_frozen(learn, state)
-    if state["model"] is not None:
-        load_state(modules["model"], state["model"], source=source, resize=True)
-    if state["loss"] is not None and "loss" in modules:
-        load_full(modules["loss"], state["loss"], f"the loss in {source}")
-    lines: list[str] = []
-    if "shards" in state:
-        load_shards(learn, state["shards"])
-    else:
-        found = load_optimizer(learn.opt, modules, state["optimizer"], keep_lr)
-        lines, learn.plan.options = found
+    lines = load_trained(learn, state, keep_lr)
     learn.plan.epoch, learn.plan.steps_done = state["epoch"], state["steps"]
     learn.history = History(dict(row) for row in state["history"])
     return lines + load_callbacks(learn, state)
 
 
-def load_frozen(learn: Loop, state: dict[str, Any]) -> None:
-    """Restore what is frozen, and buffers that are in no state dict."""
-    for name, module in fit_modules(learn).items():
-        saved = state["rest"] if name == "model" else (state["loss"] or {}).get("rest")
-        if saved is not None:
-            load_rest(module, saved)
+def load_trained(
+    learn: Loop, state: dict[str, Any], keep_lr: bool = False, *, weights: bool = True
+) -> list[str]:
+    """Restore model, loss and optimizer, what is frozen, and buffers that are in no state dict.
+
+    Args:
+        learn: in a fit.
+        state: of a checkpoint.
+        keep_lr: scale the learning rates to those that the program asks for.
+        weights: False where averages stand in for them.
+
+    Returns:
+        A line for each option of the optimizer that is not what was saved.
+    """
+    modules, source = fit_modules(learn), "the checkpoint"
+    for name, module in modules.items():
+        rest = state["rest"] if name == "model" else (state["loss"] or {}).get("rest")
+        if rest is not None:
+            load_rest(module, rest)
+    if weights and state["model"] is not None:
+        load_state(modules["model"], state["model"], source=source, resize=True)
+    if weights and state["loss"] is not None and "loss" in modules:
+        load_full(modules["loss"], state["loss"], f"the loss in {source}")
+    if "shards" not in state:
+        groups = getattr(learn.opt, "param_groups", ())
+        for group, asked in zip(groups, learn.plan.options or (), strict=False):
+            group.update(asked)  # whatever before_epoch has made of it
+        found = load_optimizer(learn.opt, modules, state["optimizer"], keep_lr)
+        lines, learn.plan.options = found
+        return lines
+    if weights:
+        load_shards(learn, state["shards"])
+    return []
 
 
 def load_callbacks(learn: Loop, state: dict[str, Any]) -> list[str]:

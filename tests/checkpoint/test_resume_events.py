@@ -61,6 +61,78 @@ def once(load):
     return lambda learn, state: [] if "epoch" in learn.levels else load(learn, state)
 
 
+class Lowers(Callback):
+    """Trains the last layer first, then all at a lower rate; and shrinks a weight in each epoch."""
+
+    def before_fit(self, learn):
+        learn.freeze_to(-1)
+
+    def before_round(self, learn):
+        learn.opt.param_groups[0]["weight_decay"] += 0.01
+
+    def before_epoch(self, learn):
+        if not learn.training:
+            return
+        with torch.no_grad():
+            learn.model[-1].weight.mul_(0.9)
+        if learn.epoch == 1:
+            learn.unfreeze()
+            for group in learn.opt.param_groups:
+                group["lr"] /= 10
+
+
+def check_changes(folder, lr=None, **amount):
+    """Resume from each checkpoint of a run; changes of callbacks are made once."""
+
+    def learner(*cbs):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+        dls = toy_dls(n_train=4, n_valid=2)
+        cbs = [Lowers(), MetricsCB(quiet=True), *cbs]
+        return toy_learner(cbs, dls, model, opt_func="adamw", lr=0.01)
+
+    def in_validation(learn):
+        return not learn.training and learn.iter == 1
+
+    def save(learn):
+        learn.save_checkpoint(folder / f"valid{learn.epoch}.ckpt")
+
+    saver = CheckpointCB(folder, every=(1, "step"), keep=None, background=False)
+    whole = learner(saver, At("after_batch", save, when=in_validation))
+    whole.fit(3, lr, **amount)
+    positions = set()
+    for file in sorted(folder.glob("*.ckpt")):
+        learn = learner()
+        learn.fit(3, lr, resume=file, **amount)
+        positions.add(torch.load(file, weights_only=True)["position"])
+        for a, b in zip(whole.model.parameters(), learn.model.parameters(), strict=True):
+            assert torch.equal(a, b), file.name
+        for a, b in zip(whole.opt.param_groups, learn.opt.param_groups, strict=True):
+            assert (a["lr"], a["weight_decay"]) == (b["lr"], b["weight_decay"]), file.name
+    assert positions == {"training", "validation", "round"}
+
+
+@pytest.mark.filterwarnings("ignore:this is not the fit that was saved")
+@pytest.mark.parametrize("lr", [None, 0.02])
+@pytest.mark.parametrize("every", [1, (3, "step")], ids=str)
+def test_rates_and_weights_that_a_callback_changes_in_a_resumed_epoch_change_once(
+    every, lr, tmp_path
+):
+    check_changes(tmp_path, lr, valid_every=every)
+
+
+@pytest.mark.filterwarnings("ignore:this is not the fit that was saved")
+def test_that_check_sees_an_optimizer_that_is_loaded_before_the_epoch_only(tmp_path, monkeypatch):
+    load = resume_module.load_trained
+
+    def once(learn, *args, **kwargs):
+        return [] if "epoch" in learn.levels else load(learn, *args, **kwargs)
+
+    monkeypatch.setattr(resume_module, "load_trained", once)
+    with pytest.raises(AssertionError):
+        check_changes(tmp_path)
+
+
 class Sum:
     """A metric that notices a batch that counts twice."""
 
