@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, ValuesView
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 from torch import Tensor
@@ -88,15 +88,18 @@ def set_epoch(dl: Any, epoch: int) -> None:
     """
     data = epoch_followers(getattr(dl, "dataset", None))
     samplers = [getattr(dl, name, None) for name in ("sampler", "batch_sampler")]
-    for owner in [*chain(*map(epoch_followers, samplers)), *data]:
+    for owner in [*epoch_followers(*samplers), *data]:
         owner.set_epoch(epoch)
     if data and isinstance(loader := unwrapped(dl), DataLoader):
         loader._iterator = None
 
 
-def epoch_followers(owner: Any) -> list[Any]:
-    """Return what has a method `set_epoch`: a sampler or data set, or those that it is made of."""
-    found, seen, todo = [], set(), [owner]
+def epoch_followers(*owners: Any) -> list[Any]:
+    """Return what has a method `set_epoch`: samplers or data sets, or those that they are made of.
+
+    Each stands in the list once: a loader's batch sampler holds its sampler.
+    """
+    found, seen, todo = [], set(), [*owners]
     while todo:
         part = todo.pop(0)
         if part is None or id(part) in seen:

@@ -448,6 +448,18 @@ class Epochs(Dataset):
         return torch.full((3,), float(self.epoch)), torch.zeros(1)
 
 
+def test_a_sampler_hears_of_each_epoch_once():
+    heard = []
+
+    class Heard(SequentialSampler):
+        def set_epoch(self, epoch):
+            heard.append(epoch)
+
+    ds = TensorDataset(torch.randn(4, 3), torch.zeros(4, 1))
+    toy_learner(dls=(DataLoader(ds, 2, sampler=Heard(ds)),)).fit(2)
+    assert heard == [0, 1]
+
+
 class EpochStream(IterableDataset):
     epoch = 0
     set_epoch = Epochs.set_epoch
