@@ -211,10 +211,8 @@ def own_loss(output: Any) -> tuple[Any, Tensor | dict[str, Tensor]]:
     """
     if isinstance(output, Tensor) and output.dim() == 0:
         return None, output
-    if (loss := getattr(output, "loss", None)) is not None:
-        return getattr(output, "logits", output), loss
-    if isinstance(output, Mapping) and "loss" in output:
-        return output.get("logits", output), output["loss"]
+    if (loss := part_of(output, "loss")) is not None:
+        return part_of(output, "logits", output), loss
     if isinstance(output, Mapping) and output and all(_is_scalar(v) for v in output.values()):
         return None, dict(output)
     if isinstance(output, (tuple, list)) and len(output) == 2 and _is_scalar(output[1]):
@@ -224,6 +222,11 @@ def own_loss(output: Any) -> tuple[Any, Tensor | dict[str, Tensor]]:
         "Return a scalar, a dict of losses, (preds, loss) or an object with .loss, or give the "
         "Learner a loss_func."
     )
+
+
+def part_of(output: Any, name: str, default: Any = None) -> Any:
+    """Return a named part of what a model returns: an item of a dict, else an attribute."""
+    return (output.get if isinstance(output, Mapping) else partial(getattr, output))(name, default)
 
 
 def _is_scalar(x: Any) -> bool:

@@ -20,7 +20,7 @@ from torch.utils.data import Dataset, IterableDataset
 from ..base.batch import describe, n_rows
 from ..base.seed import preserved_random_states, random_states, restore_random_states
 from ..callbacks.handlers import LambdaCB
-from ..callbacks.training import inputs_and_targets, loss_by_sample, own_loss
+from ..callbacks.training import inputs_and_targets, loss_by_sample, own_loss, part_of
 from ..callbacks.transforms import BatchTransformCB
 from ..checkpoint.files import replaced
 from ..core.callback import Callback, as_callbacks
@@ -379,7 +379,9 @@ def _loader(learn: Loop, dl: Any) -> Any:
         if dl in ("train", "valid"):  # also where dls is a tuple or list of the two
             return pick_loader(learn.dls, dl == "train")
         return learn.dls[dl]
-    if isinstance(dl, Tensor) or (isinstance(dl, Dataset) and not isinstance(dl, IterableDataset)):
+    if hasattr(dl, "__array__") or (
+        isinstance(dl, Dataset) and not isinstance(dl, IterableDataset)
+    ):
         raise TypeError(
             f"dl is a loader of batches, got {describe(dl)}: wrap it, DataLoader(data, 64)"
         )
@@ -393,7 +395,7 @@ def _predictions(learn: Loop) -> Any:
     try:
         preds = own_loss(learn.preds)[0]
     except TypeError:  # without targets it makes no loss
-        return getattr(learn.preds, "logits", learn.preds)
+        return part_of(learn.preds, "logits", learn.preds)
     if preds is None:
         raise ValueError("this model returns its loss alone: let it return (preds, loss)")
     return preds
