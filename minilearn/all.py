@@ -9,6 +9,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn, optim, tensor
@@ -61,6 +62,7 @@ __all__ = [
     "load_dataset_builder",
     "lr_scheduler",
     "nn",
+    "np",
     "optim",
     "partial",
     "plt",

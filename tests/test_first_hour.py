@@ -198,6 +198,35 @@ STUMBLES = {
     "dls.pipeline = Pipeline(classes=[*'abc']); learn.fit(1); learn.infer(x[0])": None,
 }
 STUMBLES |= {
+    "assert np.ones(3).sum() == 3": None,
+    "Learner(model, dls, device='cuda')": r'`DeviceCB\("cuda"\)` among `cbs`$',
+    "learn.to('cuda')": "DeviceCB",
+    "learn.fit(1, device='cpu')": "DeviceCB",
+    "Learner(model, dls, fp16=True)": "MixedPrecision",
+    "learn.fit(1, gradient_accumulation_steps=2)": "GradAccumCB",
+    "Learner(model, dls, compute_metrics=accuracy)": "metrics",
+    "Learner(model, dls, max_epochs=3)": "of `fit`",
+    "DataLoaders.from_dsets(ds, ds, batch_size=3)": "bs=64",
+    "DataLoaders.from_dsets(ds, ds, shuffle=True)": "no argument 'shuffle'",
+    "DataLoaders.from_dsets(ds, ds, data_collator=len)": "collate_fn",
+    "DataLoaders.from_dsets(ds, ds, bs=8, collate_fn=default_collate, num_workers=0)": None,
+    "DataLoaders.from_arrays(x, y, validation_split=0.2)": "valid_pct",
+    "CheckpointCB('a', monitor='accuracy', save_best_only=True)": "CheckpointCB.* `keep=1`",
+    "CheckpointCB('a').best_model_path": r"CheckpointCB\.best",
+    "EarlyStopCB('accuracy', restore_best_weights=True)": "EarlyStopCB.* `restore_best=True`",
+    "learn.get_preds(x.numpy())": r"DataLoader\(data, 64\)",
+    "learn.on('EPOCH_COMPLETED', print)": "here it is `after_epoch`, or `after_round`$",
+    "learn.on('iteration_started', print)": "here it is `before_batch`$",
+    "Interpretation.from_learner(learn).plot_confusion_matrix()": "`plot_confusion`$",
+    "dls.one_batch()": r"next\(iter\(dls\.train\)\)",
+    "minilearn.Engine(print)": "Learner",
+    "minilearn.Events.COMPLETED": r"learn\.on",
+    "minilearn.TrainingArguments()": "`fit`",
+    "class A(Callback):\n    def on_step(self, learn): ...": "here it is `after_step`$",
+    "class A(Callback):\n    def setup(self, learn, stage): ...": "here it is `before_fit`$",
+    "class A(Callback):\n    def teardown(self, *args): ...": "here it is `cleanup_fit`$",
+    "class A(Learner):\n    def setup(self, stage): ...": "`before_fit`$",
+    "try:\n  learn.load('.')\nexcept IsADirectoryError as e:\n  raise ValueError(e)": r"a folder.*CheckpointCB\.best",
     "Learner(model, dls, 'cross_entropy')": r"write F\.cross_entropy$",
     "Learner(model, dls, learn.loss_func, metrics='accuracy')": "without quotes, an object$",
     "assert 'adamw' in repr(Learner(model, dls, None, opt_func='adamw'))": None,
@@ -296,7 +325,8 @@ def test_what_the_table_recommends_exists():
 
 # torch's, Python's, and arguments
 EXTRA = """raise nn CosineAnnealingWarmRestarts partial learn n_epochs n_steps valid_every resume opt_func
-    loss_func lr cbs dls opt lr_max base_lr backward k""".split()
+    loss_func lr cbs dls opt lr_max base_lr backward k
+    collate_fn metrics monitor keep mode restore_best next plot_confusion""".split()
 
 
 # ---- nothing else changes ----
@@ -355,10 +385,10 @@ def test_helpers_bases_and_mixins_may_have_other_names():
 
 def test_a_callback_that_nobody_calls_is_a_warning_when_a_fit_starts(names):
     class Idle(Callback):
-        def on_batch(self, learn): ...
+        def at_batch(self, learn): ...
 
     idle = Idle()
-    with pytest.warns(UserWarning, match=r"Idle\(\) does nothing: .*\(it has on_batch\)"):
+    with pytest.warns(UserWarning, match=r"Idle\(\) does nothing: .*\(it has at_batch\)"):
         names["learn"].fit(1, cbs=idle)
     idle.after_batch = lambda learn: None  # patched in later
     with warnings.catch_warnings():

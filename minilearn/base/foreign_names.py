@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import sys
 from collections.abc import Callable, Collection, Iterable
 from functools import wraps
@@ -27,8 +28,14 @@ NAMES: dict[str, dict[str, str]] = _tables["names"]
 
 
 def _by_name(table: dict[str, dict[str, str]]) -> dict[str, str]:
-    rows = (row for section in table.values() for row in section.items())
-    return {name: here for names, here in rows for name in names.split(", ")}
+    here = {}
+    for names, there in (row for section in table.values() for row in section.items()):
+        each, theirs = names.split(", "), there.split(", ")
+        one_by_one = len(each) == len(theirs) and all(
+            re.fullmatch("`[^`]+`", one) for one in theirs
+        )
+        here.update(zip(each, theirs if one_by_one else [there] * len(each), strict=True))
+    return here
 
 
 HOOKS_HERE = _by_name(HOOKS)
@@ -108,5 +115,5 @@ def check_keywords(f: Callable, kwargs: Iterable[str], names: Collection[str]) -
     """
     for name in kwargs:
         if name not in names:
-            text = f"{f.__name__}() has no argument {name!r}{hint(name, names, n=1)}"
-            raise TypeError(text.replace("__init__", "Learner"))
+            who = f.__qualname__.replace("Loop", "Learner").removesuffix(".__init__").split(".")[-1]
+            raise TypeError(f"{who}() has no argument {name!r}{hint(name, names, n=1)}")

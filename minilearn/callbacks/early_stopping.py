@@ -6,6 +6,7 @@ import math
 import time
 from typing import Any
 
+from ..base.foreign_names import known_keywords
 from ..base.text import whole
 from ..core.callback import Callback
 from ..core.events import CancelEpochException, CancelFitException, Order
@@ -52,6 +53,7 @@ class EarlyStopCB(Callback):
 
     order = Order.STOP
 
+    @known_keywords()
     def __init__(
         self,
         monitor: str = "valid_loss",

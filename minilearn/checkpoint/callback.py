@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..base.foreign_names import known_keywords
 from ..base.rank import rank
 from ..base.state_dict import fit_modules, keep, loss_parameters
 from ..base.text import few, whole
@@ -82,6 +83,7 @@ class CheckpointCB(Callback, Requests):
 
     order = Order.SAVE
 
+    @known_keywords()
     def __init__(
         self,
         folder: str | Path,

@@ -120,6 +120,8 @@ def read_weights(
     path: str | Path, *, averaged: bool = True, trust: bool = False
 ) -> dict[str, Tensor]:
     """Return the weights in a file by clean names, on the CPU; see `load_model`."""
+    if Path(path).is_dir():
+        raise IsADirectoryError(f"{path} is a folder: name a file in it, CheckpointCB.best say")
     if Path(path).suffix == SAFE:
         return _read_safetensors(path)
     if Path(path).suffix == SUFFIX:  # read with its checksums

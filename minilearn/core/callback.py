@@ -74,10 +74,11 @@ class Callback(ForeignNames):
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive a resume: numbers, strings, lists, dicts and tensors.
 
-        A resume inside an epoch fires `before_fit`, `before_round` and `before_epoch` again,
-        and then gives the state once more: what these counted on the way is forgotten. A validation
-        is made again from its first batch. What is kept elsewhere, in a closure of `learn.on` say,
-        counts these twice: read `learn.epoch` and `learn.steps_done`, or count `after_round`.
+        A resume inside an epoch fires `before_fit`, `before_round` and `before_epoch` again, and
+        then gives callbacks, optimizer and weights their states once more: what these counted or
+        changed on the way is forgotten. A validation is made again from its first batch. What is
+        kept elsewhere, in a closure of `learn.on` say, counts these twice: read `learn.epoch` and
+        `learn.steps_done`, or count `after_round`.
         """
         return {}
 
@@ -282,13 +283,25 @@ def owner_name(method: Callable) -> str:
     return getattr(method, "__qualname__", str(method))
 
 
+LONG = "Targets of classes are of type int64: targets.long()"
+SAME_DTYPE = "The model and its inputs differ in type: inputs.float(), or model.float()"
 ADVICE = {
     "more than 1 value per channel": "A batch norm cannot train on one sample: drop_last=True "
     "leaves such a batch out",
     "channels, but got": "The model is made for another number of channels than the batch has",
     "is out of bounds": "Are there more classes than outputs of the model? Targets are 0 to K - 1",
-    "expected scalar type Long": "Targets of classes are of type int64: targets.long()",
-    "same dtype": "The model and its inputs differ in type: inputs.float(), or model.float()",
+    "expected scalar type Long": LONG,
+    "expected target dtype to be Long": LONG,
+    "desired output type Long": "This loss takes targets of floats: targets.float()",
+    "must have the same dtype": SAME_DTYPE,
+    "bias type": SAME_DTYPE,
+    "scalar types: Long, Int": "An embedding takes whole numbers: inputs.long()",
+    "multi-target not supported": "Targets of classes have the shape (B,): targets.squeeze(1)",
+    "must be the same as input size": "Loss and model want equal shapes: preds.squeeze(1), say",
+    "shapes cannot be multiplied": "A linear layer is made for another number of features",
+    "Float but found BFloat16": "The fast path of torch's transformers fails in half precision on "
+    "a CPU: torch.backends.mha.set_fastpath_enabled(False)",
+    "argument: 'target'": "The batch has no targets for the loss: name them, TrainCB(targets=…)",
 }
 """What to do about errors of torch, by a part of their text."""
 
@@ -305,5 +318,7 @@ def add_location(error: BaseException, where: str, learn: Any) -> None:
         note += f", epoch {learn.epoch}, batch {learn.iter} ({phase})"
         if learn.batch is not None:
             note += f", batch shapes {describe(learn.batch)}"
+        if where.endswith(".get_loss"):
+            note += f", predictions {describe(learn.preds)}"
     note += next((f". {advice}" for said, advice in ADVICE.items() if said in str(error)), "")
     error.add_note(note)

@@ -94,9 +94,10 @@ def check_event(name: str, where: str = "") -> None:
     if name in EVENTS:
         return
     level = name.partition("_")[2] or name
-    own = f"(a level of your own needs register_level({level!r}) first)"
-    near = hint(name, EVENTS, n=1, cutoff=0.8)
-    raise TypeError(f"{where}{name} is not an event{near} {own}")
+    near = hint(name.lower(), EVENTS, n=1, cutoff=0.8)
+    if name.lower() not in HOOKS_HERE:
+        near += f" (a level of your own needs register_level({level!r}) first)"
+    raise TypeError(f"{where}{name} is not an event{near}")
 
 
 def is_meant_as_event(name: str) -> bool:

@@ -146,7 +146,11 @@ class Loop(Fitting):
         self.plan.has_grads = True
 
     def close_group(self) -> None:
-        """Make an update with the gradients that there are: of a batch, or of a group of them."""
+        """Make an update with the gradients that there are: of a batch, or of a group of them.
+
+        The loop calls it for each batch, GradAccumCB for a group that the end of an epoch leaves
+        open. Ctrl-C waits in it until the update is complete.
+        """
         if not self.plan.needs_grads or self._any_grad():
             with self.interrupts:
                 self._one_step()
@@ -269,6 +273,7 @@ class Loop(Fitting):
         self.interrupts.reason = why
 
     def _end_if_stopped(self) -> None:
+        """End the fit where `stop` was called, unless several processes agree on that elsewhere."""
         asked = self.interrupts
         if asked.reason is not None and not (self.depth or asked.agreed):
             raise CancelFitException

@@ -28,11 +28,12 @@ class Plan:
         steps_done: updates made.
         steps_before: updates made before the current batch.
         needs_grads: whether an update needs a gradient.
-        in_group: whether the gradients of a group of batches are held for an update to come.
+        in_group: whether GradAccumCB holds the gradients of a group of batches for an update to
+            come; then nobody else clears them.
         stream: the training batches, with their position; None before the first of them.
         has_grads: whether the backward pass of this batch is done, and its gradients are unspent.
         trained: whether the training epoch of this round was run before a resume.
-        first_batch: batches of this epoch that were run before a resume.
+        first_batch: batches of this epoch that were run before a resume, which sets it.
         length: batches in the current epoch, None when unknown.
         valid_name: the name of a further validation set, while it is run.
         warned: what this fit has already warned of.

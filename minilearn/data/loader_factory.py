@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,10 +12,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from minilearn.base.batch import n_batches
+from minilearn.base.foreign_names import check_keywords
 from minilearn.base.text import whole
 from minilearn.core.stream import epoch_followers
 
 from .seeded import ArrayLoader, SeededLoader
+
+LOADER_OPTIONS = inspect.signature(DataLoader).parameters.keys() - {"batch_size", "shuffle"}
 
 
 class Dataset:
@@ -100,8 +104,10 @@ def get_dls(
             memory is pinned where there is a GPU, unless you say otherwise.
 
     Raises:
+        TypeError: an argument is unknown; names the one that was meant.
         ValueError: a data set is empty, or has no full batch with `drop_last`.
     """
+    check_keywords(get_dls, kwargs, LOADER_OPTIONS)
     batching = Batching(bs, bs_valid, drop_last, seed)
     train = make_loader("train", train_ds, batching.of("train"), **kwargs)
     if valid_ds is None:

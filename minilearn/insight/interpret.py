@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..base.batch import describe, map_batch
+from ..base.foreign_names import ForeignNames
 from ..base.plotting import as_written, new_axes, quiet, show_images
 from ..callbacks.training import loss_by_sample
 from ..core.history import History
@@ -36,7 +37,7 @@ class TopLoss(NamedTuple):
     predicted: Any
 
 
-class Interpretation:
+class Interpretation(ForeignNames):
     """The errors of a classifier on a data set; made by `Interpretation.from_learner`.
 
     >>> interp = Interpretation.from_learner(learn)

@@ -1,7 +1,10 @@
 """Errors, interrupts, errors in clean-ups: what leaves the fit, with which notes, what stays."""
 
+import re
+
 import pytest
 import torch
+import torch.nn.functional as F
 from story import Story, disturbed_learner, occurrences
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -18,6 +21,7 @@ from toys import (
     toy_learner,
 )
 
+from minilearn.callbacks.precision import MixedPrecision
 from minilearn.callbacks.training import TrainCB
 from minilearn.core.callback import Callback, CleanUp
 from minilearn.core.events import (
@@ -67,7 +71,8 @@ def test_an_error_gets_one_note_that_says_where(point, where):
             cb.when = lambda learn: (learn.training, learn.epoch, learn.iter) == (True, 1, 1)
     with pytest.raises(ValueError):
         learn.fit(2)
-    assert notes(error) == [where + "tuple(Tensor[2, 3], Tensor[2, 1])"]
+    of_loss = ", predictions Tensor[2, 1]" if point == "get_loss" else ""
+    assert notes(error) == [where + "tuple(Tensor[2, 3], Tensor[2, 1])" + of_loss]
     assert error.args == ("x",)
 
 
@@ -100,6 +105,73 @@ def test_the_check_notices_another_error_in_the_model():
         assert last_batch_of_one(nn.BatchNorm2d(4)).endswith(
             "drop_last=True leaves such a batch out"
         )
+
+
+X, LABELS = torch.randn(4, 3), torch.tensor([0, 1, 1, 0])
+TO_SCALAR = nn.Sequential(nn.Linear(3, 1), nn.Flatten(0))
+
+
+@pytest.mark.parametrize(
+    ("model", "x", "y", "loss", "advice"),
+    [
+        (nn.Linear(3, 2), X.double(), LABELS, F.cross_entropy, r"inputs\.float\(\)"),
+        (nn.Linear(3, 2), X.half(), LABELS, F.cross_entropy, r"inputs\.float\(\)"),
+        (nn.Conv1d(1, 2, 3), X[:, None].byte(), LABELS, F.cross_entropy, r"inputs\.float\(\)"),
+        (nn.Linear(3, 2), X, LABELS.float(), F.cross_entropy, r"targets\.long\(\)"),
+        (nn.Linear(3, 2), X, LABELS.int(), F.cross_entropy, r"targets\.long\(\)"),
+        (nn.Linear(3, 2), X, LABELS[:, None], F.cross_entropy, r"targets\.squeeze\(1\)"),
+        (nn.Linear(3, 2), X, LABELS + 1, F.cross_entropy, "more classes than outputs"),
+        (TO_SCALAR, X, LABELS, F.binary_cross_entropy_with_logits, r"targets\.float\(\)"),
+        (
+            nn.Linear(3, 1),
+            X,
+            LABELS.float(),
+            F.binary_cross_entropy_with_logits,
+            r"Tensor\[4\]\), predictions Tensor\[4, 1\].*preds\.squeeze\(1\)",
+        ),
+        (nn.Embedding(9, 2), X[:, 0], LABELS, F.cross_entropy, r"inputs\.long\(\)"),
+        (nn.Linear(4, 2), X, LABELS, F.cross_entropy, "another number of features"),
+        (nn.Conv1d(5, 2, 3), X[:, None], LABELS, F.cross_entropy, "another number of channels"),
+    ],
+)
+def test_a_wrong_type_or_shape_says_what_to_write(model, x, y, loss, advice):
+    with pytest.raises((RuntimeError, ValueError, IndexError)) as caught:
+        Learner(model, ([(x, y)],), loss, lr=0.1, cbs=TrainCB()).fit(1)
+    assert re.search(advice, notes(caught.value)[0]), notes(caught.value)
+
+
+def test_a_loss_without_targets_for_it_says_who_names_them():
+    class OfDicts(nn.Linear):
+        def forward(self, x, labels):
+            return super().forward(x)
+
+    learn = Learner(OfDicts(3, 2), ([{"x": X, "labels": LABELS}],), F.cross_entropy, cbs=TrainCB())
+    with pytest.raises(TypeError) as caught:
+        learn.fit(1)
+    assert notes(caught.value)[0].endswith("name them, TrainCB(targets=…)")
+
+
+def test_a_transformer_that_torch_cannot_evaluate_in_half_precision_says_how_it_can():
+    layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+
+    class Masked(nn.TransformerEncoder):
+        def forward(self, x):
+            return super().forward(x, src_key_padding_mask=x[..., 0] > 0)
+
+    x = torch.ones(2, 5, 4)
+    x[:, :3, 0] = -1
+    data = [(x, torch.zeros(2, 5, 4))]
+    learn = Learner(
+        Masked(layer, 1), (data, data), F.mse_loss, cbs=[TrainCB(), MixedPrecision("bf16")]
+    )
+    with pytest.raises(RuntimeError) as caught:
+        learn.fit(1)
+    assert notes(caught.value)[0].endswith("set_fastpath_enabled(False)")
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        learn.fit(1)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
 
 
 def test_the_note_says_so_where_the_epoch_is_a_validation():
