@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import minilearn
-from minilearn import cli
+from minilearn import MixCB, cli
 from minilearn.cli import build
 from minilearn.cli import predict as using
 from minilearn.cli import run_folder as folder
@@ -113,6 +113,11 @@ def test_every_option_becomes_its_callback():
     wishes = {"ema": 0.9, "accum": 2, "clip": 1.0, "mixup": 0.4, "amp": "bf16", "compile": True}
     others = build_learner(dls, build_model(dls), swa=0.5, cutmix=1.0)
     assert {"SWACB", "CutMixCB"} <= {type(cb).__name__ for cb in others.cbs}
+    both = build_learner(dls, build_model(dls), mixup=0.4, cutmix=1.0).find(MixCB)
+    assert [(type(cb).__name__, cb.alpha) for cb in both.mixers] == [
+        ("MixUpCB", 0.4),
+        ("CutMixCB", 1.0),
+    ]
     aug = Aug(flip=0.5)
     learn = build_learner(dls, build_model(dls), **wishes, channels_last=True, aug=aug, wd=0.1)
     names = {type(cb).__name__ for cb in learn.cbs}
@@ -530,7 +535,6 @@ BAD_ARGUMENTS = [
     ("ema: 1", "--ema is below 1"),
     ("swa: 1", "--swa is below 1"),
     ("ema: 0.9\nswa: 0.5", "give one of them"),
-    ("mixup: 0.4\ncutmix: 1", "give one of them"),
     ("seed: -1", "seed: Not of type NonNegativeInt"),
 ]
 
