@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 import sys
 from collections.abc import Callable, Collection, Iterable
 from functools import wraps
@@ -28,14 +27,8 @@ NAMES: dict[str, dict[str, str]] = _tables["names"]
 
 
 def _by_name(table: dict[str, dict[str, str]]) -> dict[str, str]:
-    here = {}
-    for names, there in (row for section in table.values() for row in section.items()):
-        each, theirs = names.split(", "), there.split(", ")
-        one_by_one = len(each) == len(theirs) and all(
-            re.fullmatch("`[^`]+`", one) for one in theirs
-        )
-        here.update(zip(each, theirs if one_by_one else [there] * len(each), strict=True))
-    return here
+    rows = (row for section in table.values() for row in section.items())
+    return {name: here for names, here in rows for name in names.split(", ")}
 
 
 HOOKS_HERE = _by_name(HOOKS)

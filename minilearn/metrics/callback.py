@@ -328,7 +328,7 @@ class MetricsCB(Callback):
         found = f"is not finite{when}: {', '.join(bad)}"
         message = f"the {phase} loss of epoch {learn.epoch} {found}"
         if not training or self.on_nan == "warn" or skips_bad_updates(learn):
-            warnings.warn(f"{message}. The fit goes on; look for bad data", stacklevel=2)
+            warnings.warn(f"{message}. Look for bad data", stacklevel=2)
             return
         raise FloatingPointError(
             f"{message}. Lower the learning rate, clip the gradients or look for bad data; "

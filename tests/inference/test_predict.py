@@ -256,6 +256,20 @@ def test_all_that_can_be_asked_for_comes_in_its_order():
     assert isinstance(learn.get_preds(with_targs=False), torch.Tensor)
 
 
+def test_predictions_are_the_logits_of_a_dict_with_or_without_its_loss():
+    class Logits(nn.Linear):
+        def forward(self, x, y=None):
+            logits = super().forward(x)
+            loss = {} if y is None else {"loss": F.cross_entropy(logits, y)}
+            return {"logits": logits, "hidden": x} | loss
+
+    x, y = torch.randn(6, 2), torch.arange(6) % 3
+    learn = Learner(Logits(2, 3), (None, [{"x": x, "y": y}]), None, cbs=TrainCB(targets="y"))
+    expected = learn.model(x)["logits"].detach()
+    assert learn.get_preds()[0].equal(expected)
+    assert learn.get_preds([{"x": x}])[0].equal(expected)
+
+
 def test_losses_by_sample_average_over_all_other_dimensions():
     x, y = torch.randn(6, 3, 4), torch.randn(6, 3, 4)
     learn = learner(DataLoader(TensorDataset(x, y), 4), loss_func=nn.L1Loss())

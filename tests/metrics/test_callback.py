@@ -776,6 +776,18 @@ def test_a_training_loss_that_is_not_finite_raises_and_names_the_epoch():
         measure(Quiet(), cut(4, *labels(8)), loss=nan_in_validation_too)
 
 
+def test_a_validation_loss_that_is_not_finite_warns_and_says_where_to_look():
+    x, y = labels(8)
+    data = [(x[:4], y[:4]), (x[4:], y[4:])]
+    model = nn.Linear(4, 4)
+    learn = Learner(model, (data, data), F.cross_entropy, 0.1, cbs=[TrainCB(), Quiet()])
+    learn.on(
+        "after_loss", lambda learn: setattr(learn, "loss", learn.loss * math.nan), training=False
+    )
+    with pytest.warns(UserWarning, match="validation loss of epoch 0 .* nan. Look for bad data"):
+        learn.fit(1)
+
+
 class Broken:
     """A loss that is nan from one training batch on, with a count of its calls."""
 
