@@ -59,6 +59,7 @@ class GeneralRelu(nn.Module):
 
 act_gr = partial(GeneralRelu, leak=0.1, sub=0.4)
 """GeneralRelu as the course uses it: leak 0.1, sub 0.4."""
+act_gr.__doc__ = "Make a GeneralRelu as the course uses it: leak 0.1, sub 0.4."  # for help()
 
 
 class GlobalAvgPool(nn.Module):
@@ -67,6 +68,9 @@ class GlobalAvgPool(nn.Module):
     >>> GlobalAvgPool()(torch.ones(2, 8, 4, 4)).shape
     torch.Size([2, 8])
     """
+
+    def __init__(self) -> None:
+        super().__init__()
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the means of the last two axes."""
