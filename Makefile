@@ -39,8 +39,8 @@ train: $(STAMP) ## train on the Fashion-MNIST sample; results go to runs/
 train-2: $(VENV)/.extra-processes ## the same on two processes, each with its shard of the data
 	@OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node 2 -m minilearn train --out runs/two_$$(date +%Y-%m-%d_%H-%M-%S) $(ARGS)
 
-test: $(TOOLS) ## the whole test suite
-	@$(BIN)/python -m pytest -n 2 $(ARGS)
+test: $(TOOLS) ## the whole test suite, but for what `make ui` runs
+	@$(BIN)/python -m pytest -n 2 -m "not browser" $(ARGS)
 
 torture: $(TOOLS) ## kill N runs and compare their resumes; INTERRUPTS within updates; then MINUTES of random fits: does memory grow?
 	@$(BIN)/python tests/resumable.py $(N)
