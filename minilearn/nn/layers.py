@@ -59,7 +59,6 @@ class GeneralRelu(nn.Module):
 
 act_gr = partial(GeneralRelu, leak=0.1, sub=0.4)
 """GeneralRelu as the course uses it: leak 0.1, sub 0.4."""
-act_gr.__doc__ = "Make a GeneralRelu as the course uses it: leak 0.1, sub 0.4."  # for help()
 
 
 class GlobalAvgPool(nn.Module):
@@ -189,11 +188,9 @@ class ResBlock(nn.Module):
             conv(ni, nf, ks, stride=1, act=act, norm=norm),
             conv(nf, nf, ks, stride=stride, act=None, norm=norm),
         )
-        same = ni == nf
-        self.idconv = nn.Identity() if same else conv(ni, nf, 1, stride=1, act=None)
+        self.idconv = nn.Identity() if ni == nf else conv(ni, nf, 1, stride=1, act=None)
         self.pool = nn.Identity() if stride == 1 else nn.AvgPool2d(stride, ceil_mode=True)
-        act = nn.ReLU if act is True else act
-        self.act = act() if act else nn.Identity()
+        self.act = (nn.ReLU if act is True else act or nn.Identity)()
         if zero_init:
             last: Any = self.convs[-1]
             params = list(last[-1].parameters())
