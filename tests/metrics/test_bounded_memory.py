@@ -22,6 +22,8 @@ from minilearn import (
     mse,
 )
 
+pytestmark = pytest.mark.usefixtures("new_objects_alone")
+
 
 class Count(Callback):
     """Counts the bytes of live tensors after two batches of each epoch."""
@@ -59,14 +61,6 @@ class KeepsOutputs(Callback):
 
     def after_batch(self, learn):
         self.outputs.append(learn.preds)
-
-
-@pytest.fixture(autouse=True)
-def new_objects_alone():
-    """What other tests left is not searched: only objects made from here on are counted."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def growth(*more):
