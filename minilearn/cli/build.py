@@ -52,7 +52,7 @@ def build_dls(
     seed: NonNegativeInt = 42,
     **images: Any,
 ) -> DataLoaders:
-    """Return the loaders.
+    """Make the loaders of `minilearn train`: of images, or of Fashion-MNIST.
 
     Args:
         data: a folder of class folders, an archive (.tar, .zip), a table of paths and labels (.csv,
@@ -110,7 +110,7 @@ def build_model(
     pretrained: bool = False,
     model_args: dict[str, Any] | None = None,
 ) -> nn.Module:
-    """Return the network for the channels and classes of the data.
+    """Make the network for the channels and classes of the data.
 
     Args:
         dls: the loaders.
@@ -178,7 +178,7 @@ def build_learner(
     aug: Aug = Aug(),  # noqa: B008
     device: str | None = None,
 ) -> Learner:
-    """Return the Learner.
+    """Make the Learner of `minilearn train`, with its optimizer and callbacks.
 
     Args:
         dls: the loaders.

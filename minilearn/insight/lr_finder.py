@@ -124,7 +124,7 @@ class LRFinderCB(Callback):
             self._next(learn.opt)
 
     def after_epoch(self, learn: Loop) -> None:
-        """Do so too where the update of an open group of batches was made at the end."""
+        """Record an update that an open group of batches made at the end of the epoch."""
         if self._items:
             self.after_batch(learn)
 
