@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..base.files import user_path
 from ..base.rank import rank
 from ..base.state_dict import fit_modules, keep, loss_parameters
 from ..base.text import few, whole
@@ -29,7 +30,7 @@ from .fit_state import Resume, capture, find_position
 from .process_state import gather_states
 from .sharded import save_shards
 from .signals import Signals
-from .weights import SAFE, save
+from .weights import SAFE, write_weights
 
 
 class CheckpointCB(Callback, Requests):
@@ -101,7 +102,7 @@ class CheckpointCB(Callback, Requests):
     ) -> None:
         self.every, self.unit = parse_every(every, ("epoch", "step", "minutes"))
         self.keep = None if keep is None else whole("keep", keep, of="files (None keeps all)")
-        self.folder, self.save_last = Path(folder), save_last
+        self.folder, self.save_last = user_path(folder), save_last
         if monitor is not None and score is not None:
             raise ValueError("give monitor= (a column) or score= (a function), not both")
         if name is not None and re.search(r"[/\\\0]", name):
@@ -139,7 +140,7 @@ class CheckpointCB(Callback, Requests):
                 f"checkpoints of sharded weights hold the model alone, and {few(names)} would be "
                 "lost: use Learner(..., train_loss=False), or make them parameters of the model"
             )
-        self._where, self._clock = self.folder, time.monotonic()
+        self._where, self._clock = self.folder.absolute(), time.monotonic()
         if learn.scratch is not None:
             self._where = learn.scratch / self.folder.name
             return
@@ -264,7 +265,11 @@ class CheckpointCB(Callback, Requests):
         old = self._to_delete()
         self.files = [f for f in self.files if f[0] not in old]
         if self.weights_only:
-            save(learn, self._where / name)
+            try:
+                write_weights(learn, self._where / name, overwrite=overwrite, run=self.run)
+            except FileExistsError:
+                self.files[-1][0] = name = self._apart(name)
+                write_weights(learn, self._where / name, run=self.run)
         elif sharded:
             save_shards(learn, capture(learn), self._where / name, overwrite)
         else:
@@ -282,17 +287,22 @@ class CheckpointCB(Callback, Requests):
             # the newest is the one that was taken last, in whatever order they are written
             os.utime(self._where / file[0], ns=(taken, taken))
         except FileExistsError:  # another process has just taken the name
-            file[0] = file[0].replace(SUFFIX, f"-{self.run[:4]}{SUFFIX}")
+            file[0] = self._apart(file[0])
             own = next(s for s in state["callbacks"].values() if s.get("run") == self.run)
             own["files"][-1][0] = file[0]
             self._write(state, file, old, overwrite, taken)
         else:
             self._remove(old)
 
+    def _apart(self, name: str) -> str:
+        return f"{name.removesuffix(self.suffix)}-{self.run[:4]}{self.suffix}"
+
     def _remove(self, old: list[str]) -> None:
         for name in old:
-            # an absolute one is in the folder that a resume came from
-            if not (rank() or Path(name).is_absolute()):
+            # an absolute one is in the folder that a resume came from; others may have put a file
+            # of theirs in the place of ours
+            absolute = Path(name).is_absolute()
+            if not absolute and not rank() and holds_run(self._where / name, self.run):
                 remove(self._where / name)
 
     def _name(self, learn: Loop, value: float | None) -> str:
@@ -327,7 +337,7 @@ class CheckpointCB(Callback, Requests):
             return False
         others = [cb for cb in learn.cbs if isinstance(cb, CheckpointCB) and cb is not self]
         waiting = any(cb._where == self._where and name in dict(cb.files) for cb in others)
-        return waiting or (self._where / name).exists()
+        return waiting or os.path.lexists(self._where / name)
 
     def _ranked(self, *more: list[Any]) -> list[list[Any]]:
         """Return the files with a value, the best first, and of equal ones the older first."""
@@ -358,7 +368,7 @@ class CheckpointCB(Callback, Requests):
     def state_dict(self) -> dict[str, Any]:
         """Return the run's identity, its files and the best value."""
         monitor = None if self.monitor is None else self.monitor.state_dict()
-        folder = os.fspath(self.folder.absolute())
+        folder = os.fspath(self._where.absolute())
         return {"run": self.run, "folder": folder, "files": self.files, "monitor": monitor}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -371,7 +381,7 @@ class CheckpointCB(Callback, Requests):
         for name, value in state["files"]:
             other = Path(state["folder"], name)
             here = self.folder / name
-            if here.is_file() if self.weights_only else holds_run(here, self.run):
+            if holds_run(here, self.run):
                 self.files.append([name, value])
             elif is_checkpoint(other) and other.resolve() != here.resolve():
                 self.files.append([os.fspath(other), value])
