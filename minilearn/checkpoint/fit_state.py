@@ -41,6 +41,7 @@ from .process_state import begun_anew, match, named_cbs, of_processes, settings_
 from .program import (
     changes_training,
     describe_loaders,
+    describe_module,
     describe_program,
     has_constant_rate,
     loaders_of,
@@ -82,7 +83,8 @@ def capture(learn: Loop) -> dict[str, Any]:
         "callbacks": {
             name: state for name, cb in named_cbs(learn.cbs) if (state := _state_of(cb)) is not None
         },
-        "settings": {name: settings_of(cb) for name, cb in named_cbs(learn.cbs)},
+        "settings": {name: settings_of(cb) for name, cb in named_cbs(learn.cbs)}
+        | {name: describe_module(module) for name, module in modules.items()},
         "program": describe_program(learn),
         "loaders": {name: loader_state(dl) for name, dl in loaders_of(learn)},
         "stream": stream,
@@ -266,6 +268,10 @@ def load_lasting(learn: Loop, state: dict[str, Any], keep_lr: bool = False) -> l
         A line for each option of the optimizer, and each callback, that is not what was saved.
     """
     modules, source = fit_modules(learn), "the checkpoint"
+    changed: list[str] = []  # before buffers, as weights of classes are, are what was saved
+    for name, module in modules.items():
+        saved = state["settings"].get(name, {})
+        changed += differences(saved, describe_module(module), f"{name}, {{}}")
     load_frozen(learn, state)
     if state["model"] is not None:
         load_state(modules["model"], state["model"], source=source, resize=True)
@@ -279,7 +285,7 @@ def load_lasting(learn: Loop, state: dict[str, Any], keep_lr: bool = False) -> l
         lines, learn.plan.options = found
     learn.plan.epoch, learn.plan.steps_done = state["epoch"], state["steps"]
     learn.history = History(dict(row) for row in state["history"])
-    return lines + load_callbacks(learn, state)
+    return changed + lines + load_callbacks(learn, state)
 
 
 def load_frozen(learn: Loop, state: dict[str, Any]) -> None:

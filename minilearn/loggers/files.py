@@ -18,7 +18,6 @@ from ..base.files import free, replaced, user_path
 from ..core.history import in_order
 from .base import LoggerCB, need, numbers
 
-
 EVENTS = "events.out.tfevents.*"
 
 
