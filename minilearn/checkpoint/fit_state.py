@@ -32,6 +32,7 @@ from ..core.callback import Callback
 from ..core.events import Order
 from ..core.history import History
 from ..core.learner import Loop
+from ..core.nested import changes_training
 from ..core.plan import Plan
 from ..core.stream import Stream, load_loader_state, loader_state, set_epoch
 from ..distributed.ddp import is_sharded
@@ -39,7 +40,6 @@ from .files import serialisable
 from .optimizer_state import load_optimizer, optimizer_state
 from .process_state import begun_anew, match, named_cbs, of_processes, settings_of, unpacked
 from .program import (
-    changes_training,
     describe_loaders,
     describe_module,
     describe_program,

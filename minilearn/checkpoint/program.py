@@ -16,9 +16,8 @@ from torch.utils.data import DataLoader
 from ..base.batch import n_batches
 from ..base.state_dict import clean_name
 from ..core.callback import order_of
-from ..core.events import Order
 from ..core.learner import Loop, name_of
-from ..core.nested import takes_part
+from ..core.nested import changes_training, is_schedule
 from ..core.stream import pick_loader
 
 
@@ -37,16 +36,6 @@ def warn_of(lines: list[str]) -> None:
             "another rate), and with the layers, data, callbacks and metrics that are here.",
             stacklevel=2,
         )
-
-
-def changes_training(cb: Any) -> bool:
-    """Return whether a callback decides about the training."""
-    return takes_part(cb) or is_schedule(cb) or order_of(cb) <= Order.GRADIENT
-
-
-def is_schedule(cb: Any) -> bool:
-    """Return whether a callback moves options of the optimizer, or averages weights."""
-    return Order.SCHEDULE <= order_of(cb) < Order.DEFAULT
 
 
 def describe_program(learn: Loop) -> dict[str, Any]:
