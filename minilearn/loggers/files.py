@@ -106,7 +106,7 @@ class _FileCB(LoggerCB):
 class JSONLLoggerCB(_FileCB):
     """Write each record to a file as a line of JSON; those of epochs have a `time`.
 
-    A new fit renames the file of another (`log_1.jsonl`); a resumed one goes on in it.
+    A new fit renames the file of another (`log_1.jsonl`); a resumed one goes on in its own.
 
     >>> learn.fit(2, cbs=JSONLLoggerCB("records.jsonl"))
 
@@ -133,7 +133,7 @@ class JSONLLoggerCB(_FileCB):
 class CSVLoggerCB(_FileCB):
     """Write the records to a CSV file, numbers in full, nothing where one lacks a column.
 
-    A new fit renames the file of another (`log_1.csv`); a resumed one goes on in it.
+    A new fit renames the file of another (`log_1.csv`); a resumed one goes on in its own.
 
     >>> learn.fit(2, cbs=CSVLoggerCB("history.csv", every=50))
 
@@ -184,8 +184,8 @@ class CSVLoggerCB(_FileCB):
 class TensorBoardCB(LoggerCB):
     """Write the records, figures and histograms as TensorBoard's events, numbers in float64.
 
-    A new fit moves the events of another into a folder `earlier_1`. A resumed one goes on and hides
-    the events of later updates; the figures of a validation that is repeated are there twice.
+    A fit moves the events of others into a folder `earlier_1`. A resumed one goes on and hides its
+    events of later updates; the figures of a validation that is repeated are there twice.
 
     >>> learn.fit(2, cbs=TensorBoardCB("runs/a"))  # doctest: +SKIP
 

@@ -2,13 +2,14 @@
 
 import warnings
 from functools import partial
+from types import FunctionType
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.optim import lr_scheduler as L
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, RandomSampler, Subset, TensorDataset
 from toys import linear
 
 from minilearn import (
@@ -23,6 +24,7 @@ from minilearn import (
     EpochSchedCB,
     GradAccumCB,
     Learner,
+    LimitBatchesCB,
     MetricsCB,
     MixUpCB,
     ParamSchedCB,
@@ -377,6 +379,11 @@ def test_where_nothing_tells_them_apart_another_number_is_said(tmp_path):
 
 # ---- what has changed ----
 
+
+def halved(samples):
+    return torch.utils.data.default_collate(samples[::2])
+
+
 CLASSES = (DataLoader(TensorDataset(X, Y), 4), None)
 
 CHANGES = {
@@ -465,6 +472,63 @@ CHANGES = {
         {"cbs": lambda: [ParamSchedCB(weight_decay=float)]},
         {"cbs": lambda: [ParamSchedCB(weight_decay=float, momentum=float)]},
     ),
+    "model, 1: Dropout(p=0.1, inplace=False) saved, Dropout(p=0.5, inplace=False) here": (
+        {"model": lambda: nn.Sequential(linear(), nn.Dropout(0.1))},
+        {"model": lambda: nn.Sequential(linear(), nn.Dropout(0.5))},
+    ),
+    "model, 1: ReLU(inplace=False) saved, Tanh() here": (
+        {"model": lambda: nn.Sequential(linear(), nn.ReLU())},
+        {"model": lambda: nn.Sequential(linear(), nn.Tanh())},
+    ),
+    "model, dtype: torch.float32 saved, torch.float64 here": (
+        {},
+        {
+            "model": lambda: linear().double(),
+            "dls": lambda: ([(X.double(), X[:, :1].double())] * 6, None),
+        },
+    ),
+    "delta=1.0) saved, HuberLoss(reduction='mean', delta=0.1) here": (
+        {"loss": nn.HuberLoss()},
+        {"loss": nn.HuberLoss(delta=0.1)},
+    ),
+    "loss, itself: MSELoss(reduction='mean') saved, MSELoss(reduction='sum') here": (
+        {"loss": nn.MSELoss()},
+        {"loss": nn.MSELoss(reduction="sum")},
+    ),
+    "CrossEntropyLoss(weight=[2]: [1.0, 5.0] ": (
+        {
+            "loss": nn.CrossEntropyLoss(torch.tensor([1.0, 2.0])),
+            "model": linear(n_out=2),
+            "dls": CLASSES,
+        },
+        {
+            "loss": nn.CrossEntropyLoss(torch.tensor([1.0, 5.0])),
+            "model": linear(n_out=2),
+            "dls": CLASSES,
+        },
+    ),
+    "train loader, dataset tensors: ([24, 3]: ": (
+        {},
+        {"dls": lambda: (DataLoader(TensorDataset(X + 1, X[:, :1]), 4), None)},
+    ),
+    "train loader, dataset indices: range(0, 12) saved, range(12, 24) here": (
+        {"dls": lambda: (DataLoader(Subset(TensorDataset(X, Y), range(12)), 4), None)},
+        {"dls": lambda: (DataLoader(Subset(TensorDataset(X, Y), range(12, 24)), 4), None)},
+    ),
+    "train loader, sampler replacement: False saved, True here": (
+        {"dls": loaders(sampler=RandomSampler(X))},
+        {"dls": loaders(sampler=RandomSampler(X, replacement=True))},
+    ),
+    "train loader, collate_fn: default_collate saved, halved here": (
+        {},
+        {"dls": loaders(collate_fn=halved)},
+    ),
+    "train loader, num_workers: 0 saved, 1 here": ({}, {"dls": loaders(num_workers=1)}),
+    "callbacks: TrainCB saved, LimitBatchesCB, TrainCB here": (
+        {},
+        {"cbs": lambda: [LimitBatchesCB(5)]},
+    ),
+    "count: None saved, len here": ({}, {"count": len}),
     "eps: 1e-08 saved, 1e-06 here": (
         {"opt_func": "adamw"},
         {"opt_func": lambda p, lr: torch.optim.AdamW(p, lr, eps=1e-6)},
@@ -477,7 +541,8 @@ def arrays(shuffle=True, seed=None):
 
 
 def changed(folder, sched=None, cbs=lambda: [], **kwargs):
-    kwargs = {k: v() if k == "dls" and callable(v) else v for k, v in kwargs.items()}
+    makers = [k for k in ("dls", "model") if type(kwargs.get(k)) is FunctionType]
+    kwargs |= {k: kwargs[k]() for k in makers}
     extra = [BatchSchedCB(sched)] if sched else []
     return learner(folder, *extra, *cbs(), **kwargs)
 

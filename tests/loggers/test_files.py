@@ -790,3 +790,125 @@ def test_a_link_to_a_file_is_appended_to(tmp_path, kind):
         pickle.dumps(logger)  # nothing stays open
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "link"]
     assert (tmp_path / "file").read_text().count("\n") == (4 if kind == "csv" else 2)
+
+
+# ---- files of other runs, and a folder that changes ----
+
+
+def check_no_row_of_another_run_is_lost(folder, kind, content=None):
+    """Run A stops; B, or another program, writes to its file; A goes on."""
+    path, saver = folder / f"log.{kind}", CheckpointCB(folder / "a")
+    learner(FILES[kind](path), saver).fit(2)
+    if content is None:
+        learner(FILES[kind](path)).fit(3)
+    else:
+        path.write_text(content)
+    theirs = path.read_text()
+    with pytest.warns(UserWarning, match="has not the 2 records from before the resume"):
+        learner(FILES[kind](path), CheckpointCB(folder / "a")).fit(4, resume=True)
+    assert theirs in [p.read_text() for p in folder.glob("log_*")]
+    rows = lines(path) if kind == "jsonl" else read_csv(path)
+    assert [row["epoch"] for row in rows] == [2, 3]
+    learner(FILES[kind](path), CheckpointCB(folder / "a")).fit(5, resume=True)  # now it is ours
+    rows = lines(path) if kind == "jsonl" else read_csv(path)
+    assert [row["epoch"] for row in rows] == [2, 3, 4]
+
+
+FOREIGN = [None, "", "no records\n", "name;value\nx;1\ny;2\nz;3\n", '{"epoch": 0}\n{"epoch": 1}\n']
+
+
+@pytest.mark.case("F35")
+@pytest.mark.parametrize("content", FOREIGN)
+@pytest.mark.parametrize("kind", FILES)
+def test_a_resumed_log_overwrites_no_row_of_another_run(tmp_path, kind, content):
+    check_no_row_of_another_run_is_lost(tmp_path, kind, content)
+
+
+@pytest.mark.case("F35")
+def test_the_check_notices_a_log_that_takes_any_file_for_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_checksum", lambda *_: 0)
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        check_no_row_of_another_run_is_lost(tmp_path, "jsonl")
+
+
+@pytest.mark.case("F35")
+def test_a_resumed_tensorboard_moves_the_events_of_another_run_aside(tmp_path):
+    pytest.importorskip("tensorboard")
+    for folder in "ab":
+        learner(TensorBoardCB(tmp_path / "t"), CheckpointCB(tmp_path / folder)).fit(2)
+    theirs = next((tmp_path / "t").glob(files.EVENTS)).name
+    learner(TensorBoardCB(tmp_path / "t"), CheckpointCB(tmp_path / "a")).fit(4, resume=True)
+    assert theirs in [p.name for p in (tmp_path / "t").glob("earlier_*/*")]
+    assert {step for step, _ in read_tensorboard(tmp_path / "t")["train_loss"]} == {15, 20}
+
+
+def check_files_stay_where_the_fit_began(folder, monkeypatch, event):
+    (folder / "begin").mkdir()
+    (folder / "other").mkdir()
+    monkeypatch.chdir(folder / "begin")
+    move = At(event, lambda learn: os.chdir(folder / "other"))
+    loggers = [CSVLoggerCB("r.csv"), JSONLLoggerCB("r.jsonl"), RunCB("run"), LogCB(path="l.txt")]
+    learner(move, *loggers, TensorBoardCB("t"), CheckpointCB("c", keep=None)).fit(3)
+    assert not list((folder / "other").iterdir())
+    assert len(read_csv(folder / "begin" / "r.csv")) == 3
+    assert len(list((folder / "begin" / "c").iterdir())) == 3
+
+
+@pytest.mark.case("F34")
+@pytest.mark.parametrize("event", ["before_epoch", "after_batch", "after_round"])
+def test_files_stay_where_the_fit_began_when_the_current_folder_changes(
+    tmp_path, monkeypatch, event
+):
+    check_files_stay_where_the_fit_began(tmp_path, monkeypatch, event)
+
+
+@pytest.mark.case("F34")
+def test_the_check_notices_files_in_a_folder_of_later(tmp_path, monkeypatch):
+    monkeypatch.setattr(files.Path, "absolute", lambda self: self)
+    with pytest.raises(AssertionError):
+        check_files_stay_where_the_fit_began(tmp_path, monkeypatch, "before_epoch")
+
+
+def test_a_csv_that_is_moved_away_in_mid_run_begins_anew_with_its_header(tmp_path):
+    path = tmp_path / "r.csv"
+    rotate = At(
+        "before_round", lambda learn: path.rename(tmp_path / "old"), lambda learn: learn.epoch == 2
+    )
+    learner(rotate, CSVLoggerCB(path)).fit(4)
+    assert [row["epoch"] for row in read_csv(path)] == [2, 3]
+
+
+@pytest.mark.parametrize("content", ['{"a": 1}', "no json", "", "[1, 2]"])
+def test_a_run_json_of_another_program_gets_a_number(tmp_path, content):
+    (tmp_path / "run.json").write_text(content)
+    learner(RunCB(tmp_path)).fit(1)
+    assert (tmp_path / "run_1.json").read_text() == content
+    assert len(json.loads((tmp_path / "run.json").read_text())) == 1
+
+
+def test_two_runs_in_one_folder_keep_the_entries_of_each_other(tmp_path):
+    inner = At("after_round", lambda learn: learner(RunCB(tmp_path, run=2)).fit(1))
+    learner(RunCB(tmp_path, run=1), inner).fit(1)
+    runs = json.loads((tmp_path / "run.json").read_text())
+    assert sorted(run["settings"]["run"] for run in runs) == [1, 2]
+    assert all("ended" in run for run in runs)
+
+
+@needs_pipes
+@pytest.mark.case("F36")
+@pytest.mark.parametrize("name", ["run.json", "l.txt"])
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_ends_no_fit_and_stays(tmp_path, name, make):
+    make(tmp_path / name)
+    before = kind_of(tmp_path / name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        learn = learner(RunCB(tmp_path), LogCB(1, path=tmp_path / "l.txt"))
+        learn.fit(1)
+    assert learn.steps_done == N and kind_of(tmp_path / name) == before
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/null"), reason="needs devices")
+def test_lines_of_text_may_go_to_a_device(recwarn):
+    learner(LogCB(1, path="/dev/null")).fit(1)
+    assert not recwarn.list
