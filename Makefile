@@ -39,8 +39,8 @@ train: $(STAMP) ## train on the Fashion-MNIST sample; results go to runs/
 train-2: $(VENV)/.extra-processes ## the same on two processes, each with its shard of the data
 	@OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node 2 -m minilearn train --out runs/two_$$(date +%Y-%m-%d_%H-%M-%S) $(ARGS)
 
-test: $(TOOLS) ## the whole test suite
-	@$(BIN)/python -m pytest -n 2 $(ARGS)
+test: $(TOOLS) ## the whole test suite, but for what `make ui` runs
+	@$(BIN)/python -m pytest -n 2 -m "not browser" $(ARGS)
 
 torture: $(TOOLS) ## kill N runs and compare their resumes; INTERRUPTS within updates; then MINUTES of random fits: does memory grow?
 	@$(BIN)/python tests/resumable.py $(N)
@@ -69,8 +69,8 @@ test-vision: ## timm and torchvision, by hand: .venv-vision with both is made wh
 floors: ## the quick tests with the lowest versions that settings.ini allows, in .venv-floors
 	@test -x $(FLOORS)/bin/python || $(PYTHON) -m venv $(FLOORS)
 	@$(FLOORS)/bin/python scripts/floors.py > $(FLOORS)/floors.txt
-	@$(FLOORS)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c $(FLOORS)/floors.txt -e ".[onnx,processes]" \
-		tensorboard wandb scikit-learn torchmetrics pytest pytest-timeout pytest-xdist hypothesis build nbclient nbformat ipykernel
+	@$(FLOORS)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c $(FLOORS)/floors.txt -e ".[onnx,processes,loggers]" \
+		scikit-learn torchmetrics pytest pytest-timeout pytest-xdist hypothesis build nbclient nbformat ipykernel
 	@$(FLOORS)/bin/python -m pytest -n 2 -m "not slow" $(ARGS)
 
 lint: $(TOOLS) ## ruff: rules and format

@@ -275,6 +275,7 @@ class MomentumLearner(TrainLearner):
 
     Args:
         mom: the fraction of the gradient that is carried on, 0 to 1.
+        kwargs: `opt`, `metrics`, `count` and `train_loss` of a Learner, which explains the others.
     """
 
     def __init__(

@@ -1,5 +1,6 @@
 """The setup of every test: one thread, no window, no network, the same random numbers."""
 
+import gc
 import logging
 import os
 import random
@@ -46,3 +47,12 @@ def same_logging():
     before = logger.handlers[:], logger.level, logger.propagate
     yield
     logger.handlers[:], logger.level, logger.propagate = before
+
+
+@pytest.fixture
+def new_objects_alone():
+    """Hide from the garbage collector what other tests left: objects are counted from here on."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()

@@ -124,8 +124,8 @@ def batch_size(batch: Any, split: Callable[[Any], Any] | None = None) -> int | N
     if type(batch) in (tuple, list) and len(batch) == 2:  # by far the most frequent
         x, y = batch
         if isinstance(x, Tensor) and isinstance(y, Tensor) and x.dim() and y.dim():
-            if x.size(0) == y.size(0):
-                return x.size(0)
+            if (rows := x.size(0)) == y.size(0):
+                return rows
     if isinstance(batch, (tuple, list, Mapping)) and not isinstance(batch, PackedSequence):
         args, keywords, targets = (split or _split)(batch)
     else:

@@ -116,7 +116,7 @@ class ActivationCheckpointCB(Callback):
             m.forward = partial(_checkpointed, m, forward)
 
     def cleanup_fit(self, learn: Loop) -> None:
-        """Let them run as before."""
+        """Let the modules run as before."""
         for m, forward in self._forwards:
             del m.forward
             if m.forward != forward:  # somebody else had replaced it

@@ -129,7 +129,7 @@ class EarlyStopCB(Callback):
         return state | {"monitor": self.monitor.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there, in the running fit or in the next one."""
+        """Take back the best value and the count, for the running fit or the next one."""
         self.count, self.best_epoch = state["count"], state["best_epoch"]
         self._best = state["weights"]
         self.monitor.load_state_dict(state["monitor"])

@@ -157,7 +157,7 @@ class GradAccumCB(Callback):
             self._drop(learn)
 
     def cleanup_epoch(self, learn: Loop) -> None:
-        """Do the same after a cancelled epoch; drop the batches if more than it has ended."""
+        """Make that update after a cancelled epoch; drop the batches if more has ended."""
         if isinstance(learn.error, CancelEpochException):
             self.after_epoch(learn)
         elif self._batches:
@@ -281,7 +281,7 @@ class NonFiniteCB(Callback):
 
     @property
     def skips_non_finite(self) -> bool:
-        """Whether the fit goes on after such an update."""
+        """Whether the fit goes on after an update with gradients that are not finite."""
         return self.on_nonfinite == "skip"
 
     def before_fit(self, learn: Loop) -> None:
@@ -315,7 +315,7 @@ class NonFiniteCB(Callback):
         raise CancelStepException
 
     def after_step(self, learn: Loop) -> None:
-        """Count skips in a row anew."""
+        """Begin to count anew: an update was made."""
         self._in_row = 0
 
     def cleanup_fit(self, learn: Loop) -> None:

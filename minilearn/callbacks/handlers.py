@@ -205,7 +205,7 @@ class LambdaCB(Callback):
 
 
 class HasLearnCB(Callback):
-    """Keeps the Learner as `self.learn` while a fit runs, for methods that handle no event.
+    """Keep the Learner as `self.learn` while a fit runs, for methods that handle no event.
 
     >>> class Last(HasLearnCB):
     ...     def loss(self):
@@ -220,11 +220,11 @@ class HasLearnCB(Callback):
     learn: Loop | None = None
 
     def before_fit(self, learn: Loop) -> None:
-        """Keep it."""
+        """Keep the Learner."""
         self.learn = learn
 
     def cleanup_fit(self, learn: Loop) -> None:
-        """Let it go: a callback that outlives the fit must not hold the data."""
+        """Let the Learner go: a callback that outlives the fit must not hold the data."""
         self.learn = None
 
 

@@ -225,7 +225,7 @@ class MixCB(Callback):
         self.mixers, self.prob, self.switch, self.until = list(mixers), prob, switch, until
 
     def before_batch(self, learn: Loop) -> None:
-        """Choose, and mix the batch."""
+        """Choose a mixer, and let it mix the batch."""
         if learn.training and (self.until is None or learn.epoch < self.until):
             chance, choice = random.random(), random.random()  # torch's would be read from a tensor
             if chance < self.prob:

@@ -29,7 +29,7 @@ class MixedPrecision(TrainCB):
     Args:
         dtype: "bf16" or "fp16".
         device: the type of device, such as "cuda"; by default where the model is.
-        settings: those of TrainCB.
+        settings: `n_inp`, `inputs`, `targets` and `sample_weight` of TrainCB.
 
     Raises:
         ValueError: `dtype` is neither of the two.
@@ -58,11 +58,11 @@ class MixedPrecision(TrainCB):
         self._half.enter_context(torch.autocast(self._device_type(learn), DTYPES[self.dtype]))
 
     def after_loss(self, learn: Loop) -> None:
-        """Switch it off: backward follows the precision of the forward."""
+        """Switch half precision off: backward follows the precision of the forward."""
         self._half.close()
 
     def cleanup_batch(self, learn: Loop) -> None:
-        """Switch it off, whatever has happened."""
+        """Switch half precision off, whatever has happened."""
         self._half.close()
 
     def _device_type(self, learn: Loop) -> str:
@@ -86,7 +86,7 @@ class ScaledPrecision(MixedPrecision, NonFiniteCB):
         dtype: "fp16".
         device: as in `MixedPrecision`.
         scaler: sets the first scale, and how it changes.
-        settings: those of TrainCB.
+        settings: `n_inp`, `inputs`, `targets` and `sample_weight` of TrainCB.
 
     Attributes:
         scaler: the scaler of the running or the last fit.
@@ -145,7 +145,7 @@ class ScaledPrecision(MixedPrecision, NonFiniteCB):
         learn.opt.step()
 
     def cleanup_step(self, learn: Loop) -> None:
-        """Change the scale."""
+        """Lower the scale after an overflow, or raise it after many updates without."""
         if self._unscaled:
             self.scaler.update()
         self._unscaled = False
@@ -155,7 +155,7 @@ class ScaledPrecision(MixedPrecision, NonFiniteCB):
         return self.scaler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with that scale."""
+        """Take back the scale, for the running fit or the next one."""
         here = self.scaler.state_dict()
         changing = ("scale", "_growth_tracker")
         settings = {name: here[name] for name in here if name not in changing}

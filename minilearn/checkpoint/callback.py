@@ -225,7 +225,7 @@ class CheckpointCB(Callback, Requests):
             self.signals.leave()
 
     def after_fit(self, learn: Loop) -> None:
-        """Save the end."""
+        """Save a checkpoint at the end of the fit."""
         is_saved = learn.iter is None or self._saved == (learn.steps_done, "round")
         is_finite = self._last is None or math.isfinite(self._last)
         if self.save_last and not is_saved and is_finite:

@@ -52,7 +52,7 @@ def build_dls(
     seed: NonNegativeInt = 42,
     **images: Any,
 ) -> DataLoaders:
-    """Return the loaders.
+    """Make the loaders of `minilearn train`: of images, or of Fashion-MNIST.
 
     Args:
         data: a folder of class folders, an archive (.tar, .zip), a table of paths and labels (.csv,
@@ -110,7 +110,7 @@ def build_model(
     pretrained: bool = False,
     model_args: dict[str, Any] | None = None,
 ) -> nn.Module:
-    """Return the network for the channels and classes of the data.
+    """Make the network for the channels and classes of the data.
 
     Args:
         dls: the loaders.
@@ -151,8 +151,6 @@ def check_learner(values: Mapping[str, Any]) -> None:
             raise BadInput(f"--{name} is below 1: the average would never move")
     if None not in (values["ema"], values["swa"]):
         raise BadInput("--ema and --swa: one average is evaluated, give one of them")
-    if None not in (values["mixup"], values["cutmix"]):
-        raise BadInput("--mixup and --cutmix: a batch is mixed once, give one of them")
     with blamed("--opt"):
         _optimizer(values["opt"], values["opt_args"])
     pick_device(values["device"])
@@ -180,7 +178,7 @@ def build_learner(
     aug: Aug = Aug(),  # noqa: B008
     device: str | None = None,
 ) -> Learner:
-    """Return the Learner.
+    """Make the Learner of `minilearn train`, with its optimizer and callbacks.
 
     Args:
         dls: the loaders.
@@ -198,7 +196,8 @@ def build_learner(
         accum: batches for an update
         clip: the largest norm of the gradients
         mixup: mix pairs of training images; alpha of the beta distribution: 0.4
-        cutmix: paste a rectangle of another training image into each; alpha, as for mixup: 1
+        cutmix: paste a rectangle of another training image into each; alpha, as for mixup: 1; with
+            mixup, each batch has one of the two
         smoothing: how much of each target is spread over all classes, in the validation, too: 0.1
         compile: compile the network with torch.compile
         channels_last: store images with the channels last
@@ -213,10 +212,11 @@ def build_learner(
         ml.SWACB: swa,
         ml.GradAccumCB: accum if accum > 1 else None,
         ml.ClipGradCB: clip,
-        ml.MixUpCB: mixup,
-        ml.CutMixCB: cutmix,
     }
     cbs = [*_training_callbacks(where, amp), *(cb(x) for cb, x in options.items() if x is not None)]
+    kinds = {ml.MixUpCB: mixup, ml.CutMixCB: cutmix}
+    mixers = [cb(alpha) for cb, alpha in kinds.items() if alpha is not None]
+    cbs += [ml.MixCB(mixers)] if len(mixers) > 1 else mixers
     cbs += [ml.CompileCB()] if compile else []
     cbs += [ml.ChannelsLastCB()] if channels_last else []
     func, arguments = _optimizer(opt, opt_args)

@@ -283,7 +283,7 @@ class Training:
 
 
 def train(config: Mapping[str, Any]) -> Learner:
-    """Train as `minilearn train` does.
+    """Train as `minilearn train` does, with the options in a dict.
 
     >>> learn = train({"model": "resnet", "epochs": 2, "aug": {"flip": 0.5}})  # doctest: +SKIP
 

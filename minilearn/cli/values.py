@@ -33,7 +33,7 @@ YAML = "minilearn"  # the name of the loader and dumper in jsonargparse
 
 
 class BadInput(ValueError):
-    """What a user gave is wrong."""
+    """An option, a value or a file is wrong; the message says what to write."""
 
 
 @contextmanager

@@ -37,9 +37,8 @@ class Callback(ForeignNames):
     """Base of all callbacks: define methods named after events, each takes the Learner.
 
     Listen to an event by its name (`def after_batch(self, learn)`), answer an action by its name
-    (`def predict(self, learn)`), steer by raising a `CancelXException`. Results stay on the
-    callback
-    and are found by type: `learn.find(MyCB)`.
+    (`def predict(self, learn)`), end a level by raising a `CancelXException`. Results stay on the
+    callback, which is found by type: `learn.find(MyCB)`.
 
     >>> class StopAtZero(Callback):
     ...     def after_loss(self, learn):

@@ -42,7 +42,7 @@ PREFIXES = ("before_", "after_", "cleanup_")
 
 
 class Order(IntEnum):
-    """Who hears an event first: the only place with numbers. Ties follow the list of callbacks.
+    """The order of callbacks at an event: lower slots run first, ties follow the list.
 
     >>> class Last(Callback):
     ...     order = Order.STOP + 1
@@ -62,7 +62,7 @@ class Order(IntEnum):
 
 
 def register_level(level: str) -> type[BaseException]:
-    """Declare a level of the user's own, so that callbacks may name its events.
+    """Register a level of your own, so that callbacks may handle its events.
 
     >>> CancelStageException = register_level("stage")
 
@@ -107,7 +107,7 @@ def is_meant_as_event(name: str) -> bool:
 
 
 class with_cbs:
-    """Give a method the shape of a level: `before_X`, the body, `after_X`, and always `cleanup_X`.
+    """Make a method a level: `before_X`, the body, `after_X`, and always `cleanup_X`.
 
     The method keeps its name, docstring and return value. A `CancelXException` skips the rest,
     `after_X` included, and makes the method return None. An error in a clean-up never hides the

@@ -201,7 +201,7 @@ class Loop(Fitting):
         reset_opt: bool = True,
         on_interrupt: str = "raise",
     ) -> None:
-        """Train and validate.
+        """Train for some epochs or updates, and validate after each epoch.
 
         A bool in the second place means miniai's order: `fit(n_epochs, train, valid, cbs, lr)`.
         Afterwards the model is in the mode of the last epoch: eval after a validation.

@@ -79,7 +79,7 @@ class Plan:
     def start_at(
         self, epoch: int, steps_done: int, *, trained: bool = False, resumed: int | None = None
     ) -> None:
-        """Go on where another fit was.
+        """Go on from the position of another fit.
 
         Args:
             epoch: of the first round.

@@ -82,12 +82,12 @@ class LoopState(ForeignNames):
 
     @property
     def epoch(self) -> Any:
-        """Full passes made over the training data before this one, None before a fit."""
+        """The current epoch: how many full ones came before it, from 0; None before a fit."""
         return self.plan.epoch
 
     @property
     def n_epochs(self) -> int | None:
-        """The full passes over the training data that the fit makes, None with `n_steps`."""
+        """The epochs of the fit, full passes over the training data; None with `n_steps`."""
         return self.plan.n_epochs
 
     @property

@@ -214,12 +214,12 @@ class AccelerateCB(TrainCB):
             self._scaled.after_step(learn)
 
     def cleanup_step(self, learn: Loop) -> None:
-        """Move the scale of the loss."""
+        """Change the scale of the loss, with fp16."""
         if self._scaled is not None:
             self._scaled.cleanup_step(learn)
 
     def cleanup_batch(self, learn: Loop) -> None:
-        """Take the wrapper off."""
+        """Take the wrapper off the model."""
         self._quiet.close()
         if self._wrapped is not None:
             learn.model = self._wrapped.own
@@ -230,7 +230,7 @@ class AccelerateCB(TrainCB):
             equal_buffers(learn)
 
     def cleanup_epoch(self, learn: Loop) -> None:
-        """Do so too where a cancel ended the epoch for all."""
+        """Let all have the buffers of the first process after a cancelled epoch, too."""
         if isinstance(learn.error, CancelException):
             self.after_epoch(learn)
 
@@ -267,7 +267,7 @@ class AccelerateCB(TrainCB):
         return {} if self._scaled is None else self._scaled.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with that scale."""
+        """Take back the scale of the loss."""
         if self._scaled is not None and state:
             self._scaled.load_state_dict(state)
             self.differences = self._scaled.differences

@@ -42,7 +42,7 @@ NOTHING = "nothing was predicted: a callback cancelled the epoch, or every batch
 
 
 class Results(dict[str, Any]):
-    """Values by name, read as `res["loss"]` or `res.loss`.
+    """Loss and metrics by name, read as `res["loss"]` or `res.loss`.
 
     >>> res = learn.validate()
     >>> res.loss == res["loss"]
@@ -200,7 +200,7 @@ def iter_preds(self: Loop, dl: Any = None, *, cbs: Any = None, **kwargs: Any) ->
         self: the Learner.
         dl: as in `get_preds`.
         cbs: as in `get_preds`.
-        kwargs: the other arguments of `get_preds`, without `out`.
+        kwargs: `act`, `with_inputs`, `with_targs`, `with_loss`, `decoded` and `to` of `get_preds`.
     """
     want = Wanted(**kwargs)
     dl = ordered(_loader(self, dl))

@@ -23,7 +23,7 @@ PASSES_ON = (nn.Flatten, nn.Unflatten, nn.Identity, nn.modules.dropout._DropoutN
 
 
 class Findings(list):
-    """A list of sentences, one for each finding."""
+    """What `learn.diagnose` found: a list of sentences, one for each finding."""
 
     def __repr__(self) -> str:
         """Show one in each line."""

@@ -58,7 +58,7 @@ class Interpretation:
     def from_learner(
         cls, learn: Loop, dl: Any = None, *, n_top: int = 25, cbs: Any = None
     ) -> Interpretation:
-        """Predict a data set and count.
+        """Predict a data set; count its confusions, and keep the items with the highest losses.
 
         Args:
             learn: its model gives logits (B, K, ...), and a batch has targets (B, ...), class

@@ -124,7 +124,7 @@ class LRFinderCB(Callback):
             self._next(learn.opt)
 
     def after_epoch(self, learn: Loop) -> None:
-        """Do so too where the update of an open group of batches was made at the end."""
+        """Record an update that an open group of batches made at the end of the epoch."""
         if self._items:
             self.after_batch(learn)
 
@@ -300,7 +300,7 @@ def _check_answer(
         reason = f"it ended after {where}, losses {losses}. Lower start_lr, look at data and loss"
     elif min(losses) == max(losses):
         reason = f"the loss stayed at {losses[0]} over {where}. Has the optimizer the weights?"
-    elif smooth.argmin() == 0:
+    elif smooth.argmin() == 0 and smooth[:EARLY][-1] - smooth[0] > 2 * np.std(noise):
         reason = f"the loss only rose over {where}. Lower start_lr"
     else:
         if smooth[0] - smooth.min() < 2 * np.std(noise):
@@ -328,7 +328,7 @@ def _valley(lrs: Sequence[float], losses: np.ndarray) -> float:
 
 def _steep(lrs: Sequence[float], losses: np.ndarray) -> float:
     """Return the rate where the loss falls fastest, before its minimum."""
-    return lrs[int(np.diff(losses[: losses.argmin() + 1]).argmin())]
+    return lrs[int(np.diff(losses[: max(losses.argmin(), 1) + 1]).argmin())]
 
 
 RULES = {"valley": _valley, "steep": _steep}

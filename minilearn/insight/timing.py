@@ -62,7 +62,7 @@ class TimerCB(Callback):
         learn.wrap_handlers(self._timed)
 
     def before_epoch(self, learn: Loop) -> None:
-        """From here on, or from the last handler on, the loader works."""
+        """Begin to measure the wait for data: from here, or from the last handler on."""
         self._mark, self._waited_before = perf_counter(), self._waited
 
     def before_batch(self, learn: Loop) -> None:

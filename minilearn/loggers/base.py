@@ -62,7 +62,7 @@ def log(self: Loop, smooth: bool | str = True, *, bar: bool = False, **values: A
 
 
 def log_values(smooth: bool | str = True, **values: Any) -> None:
-    """Do `learn.log` for the fit that is running: for a model, which knows no Learner.
+    """Log values of the running fit from code that has no Learner, such as a model.
 
     >>> log_values(loss_of_the_decoder=0.5)  # in a model's forward; without a fit it does nothing
 

@@ -114,7 +114,7 @@ class RecorderCB(Callback):
         return {"recs": {name: _as_numbers(values) for name, values in self.recs.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from these records."""
+        """Go on from the records that `state_dict` returned."""
         self.recs = {name: list(state["recs"].get(name, [])) for name in self.functions}
 
     def __repr__(self) -> str:

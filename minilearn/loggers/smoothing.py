@@ -86,7 +86,7 @@ class HistoryBuffer:
         return {"window": self.window, "sum": self.global_sum, "count": self._count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Go on from what `state_dict` returned."""
         self._window.clear()
         self._window.extend(state["window"])
         self._sum, self._count = state["sum"], state["count"]
@@ -153,7 +153,7 @@ class MetricStorage(dict):
         return {n: [self._smooth[n], self._latest[n], b.state_dict()] for n, b in self.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Go on from what `state_dict` returned."""
         self.clear()
         for name, (self._smooth[name], self._latest[name], saved) in state.items():
             self[name] = HistoryBuffer(self.window_size)

@@ -157,7 +157,7 @@ class MetricsCB(Callback):
             self._publish(learn)
 
     def cleanup_epoch(self, learn: Loop) -> None:
-        """Do so too where a cancel ended the epoch; an error leaves no row."""
+        """Complete the row where a cancel ended the epoch; an error leaves none."""
         if isinstance(attribute(learn, "error"), CancelException):
             self.after_epoch(learn)
         self._measuring = False

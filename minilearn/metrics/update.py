@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -104,7 +104,7 @@ class Updater:
 
     def reset(self) -> None:
         """Drop the batches that wait."""
-        self.begun, self.kept, self.bytes = False, [], 0
+        self.begun, self.kept, self.bytes, self._kind = False, [], 0, None
         self._on_cpu: set[int] = set()  # metrics whose state the device of the data cannot hold
 
     def update(self, preds: Any, targs: Any, n: Any = None) -> None:
@@ -116,13 +116,13 @@ class Updater:
         self.begun = True
 
     def _join(self, preds: Any, targs: Any, n: Any) -> None:
-        size = preds.nbytes + targs.nbytes if _can_join(preds, targs) else KEEP_BYTES
-        if self.bytes + size > KEEP_BYTES or len(self.kept) >= KEEP_BATCHES:
+        kind = _kind(preds, targs, n)
+        size = KEEP_BYTES if kind is None else preds.nbytes + targs.nbytes
+        full = self.bytes + size > KEEP_BYTES or len(self.kept) >= KEEP_BATCHES
+        if self.kept and (full or kind != self._kind):
             self.flush()
         at_once = not self.begun or size >= KEEP_BYTES
-        by_row = not at_once and type(n) is int and n == len(preds)
-        if self.kept and not at_once and not _alike(self.kept[-1], (preds, targs, by_row)):
-            self.flush()
+        by_row = kind is not None and kind.by_row and not at_once
         if not by_row:
             for function in self.functions:
                 function.update(preds, targs, n)
@@ -131,7 +131,7 @@ class Updater:
                 self._update(metric, preds, targs)
         elif by_row or self.objects:  # clones, because a loader may refill its buffers
             self.kept.append((preds.clone(), targs.clone(), by_row))
-            self.bytes += size
+            self.bytes, self._kind = self.bytes + size, kind
 
     def flush(self) -> None:
         """Update the metrics with what waits."""
@@ -153,6 +153,8 @@ class Updater:
         """Go on with what waited."""
         self.begun, self.kept = state["begun"], [tuple(kept) for kept in state["kept"]]
         self.bytes = sum(preds.nbytes + targs.nbytes for preds, targs, _ in self.kept)
+        for preds, targs, by_row in self.kept[-1:]:
+            self._kind = _kind(preds, targs, len(preds) if by_row else None)
 
     def _update(self, metric: Any, preds: Any, targs: Any) -> None:
         """Update `metric` on the device of the data, or on the CPU if its state has to be there."""
@@ -175,18 +177,23 @@ def joins(metric: Any) -> bool:
     return getattr(metric, "joins", known)
 
 
-def _can_join(preds: Any, targs: Any) -> bool:
-    both = isinstance(preds, Tensor) and isinstance(targs, Tensor)
-    return both and preds.dim() > 0 and targs.dim() > 0 and len(preds) == len(targs)
+class Kind(NamedTuple):
+    """What batches share that may be joined: shapes of an item, types, devices."""
+
+    preds: tuple[Any, ...]
+    targs: tuple[Any, ...]
+    by_row: bool  # whether an item is a row
 
 
-def _alike(kept: tuple[Tensor, Tensor, bool], new: tuple[Tensor, Tensor, bool]) -> bool:
-    """Return whether two batches can be joined."""
-    for a, b in zip(kept[:2], new[:2], strict=True):
-        same = a.shape == b.shape or a.shape[1:] == b.shape[1:]
-        if not same or a.dtype != b.dtype or a.device != b.device:
-            return False
-    return kept[2] is new[2]
+def _kind(preds: Any, targs: Any, n: Any) -> Kind | None:
+    """Return the kind of a batch of `n` items, None where it cannot be joined."""
+    if not (isinstance(preds, Tensor) and isinstance(targs, Tensor)):
+        return None
+    p, t = preds.shape, targs.shape
+    if not p or not t or p[0] != t[0]:
+        return None
+    of_preds, of_targs = (p[1:], preds.dtype, preds.device), (t[1:], targs.dtype, targs.device)
+    return Kind(of_preds, of_targs, type(n) is int and n == p[0])
 
 
 def saved_state(name: str, metric: Any) -> Any:

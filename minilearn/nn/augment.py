@@ -135,7 +135,7 @@ class RandErase(nn.Module):
     Args:
         pct: as in `rand_erase`.
         max_num: as in `rand_erase`.
-        settings: the others of `rand_erase`.
+        settings: `per_sample`, `prob`, `mode` and `generator` of `rand_erase`.
     """
 
     def __init__(self, pct: float = 0.2, max_num: int = 4, **settings: Any) -> None:
@@ -151,6 +151,11 @@ class RandCopy(RandErase):
     """Copy random rectangles of each image to other positions in it: `rand_copy` as a module.
 
     >>> learn.fit(1, cbs=AugmentCB(RandCopy()))
+
+    Args:
+        pct: as in `rand_erase`.
+        max_num: as in `rand_erase`.
+        settings: `per_sample` and `generator` of `rand_copy`.
     """
 
     def forward(self, x: Tensor) -> Tensor:

@@ -68,6 +68,9 @@ class GlobalAvgPool(nn.Module):
     torch.Size([2, 8])
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+
     def forward(self, x: Tensor) -> Tensor:
         """Return the means of the last two axes."""
         return x.mean((-2, -1))
@@ -185,11 +188,9 @@ class ResBlock(nn.Module):
             conv(ni, nf, ks, stride=1, act=act, norm=norm),
             conv(nf, nf, ks, stride=stride, act=None, norm=norm),
         )
-        same = ni == nf
-        self.idconv = nn.Identity() if same else conv(ni, nf, 1, stride=1, act=None)
+        self.idconv = nn.Identity() if ni == nf else conv(ni, nf, 1, stride=1, act=None)
         self.pool = nn.Identity() if stride == 1 else nn.AvgPool2d(stride, ceil_mode=True)
-        act = nn.ReLU if act is True else act
-        self.act = act() if act else nn.Identity()
+        self.act = (nn.ReLU if act is True else act or nn.Identity)()
         if zero_init:
             last: Any = self.convs[-1]
             params = list(last[-1].parameters())

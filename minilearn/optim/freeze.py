@@ -45,6 +45,10 @@ def unfreeze(self: Loop, *patterns: str) -> None:
     """Unfreeze parts of the model, by name as in `freeze`; without a name, all of it.
 
     >>> learn.unfreeze()
+
+    Args:
+        self: the Learner.
+        patterns: as in `freeze`.
     """
     for pattern in patterns or ("*",):
         _set_trainable(self, *_named_like(self.model, pattern), trainable=True)

@@ -39,7 +39,8 @@ def fit_one_cycle(
         div: the first rate is `lr_max / div`.
         div_final: the last rate is `lr_max / div_final`.
         cbs: further callbacks for this fit only.
-        kwargs: passed to `fit`, such as `n_steps` or `valid_every`.
+        kwargs: of `fit`: `train`, `valid`, `n_steps`, `valid_every`, `resume`, `reset_opt`,
+            `on_interrupt`.
 
     Raises:
         ValueError: there is no learning rate, or the length of the fit is unknown.
@@ -78,7 +79,8 @@ def fit_flat_cos(
         pct_start: the fraction of updates with the full rate.
         div_final: the rate ends at `lr / div_final`.
         cbs: further callbacks for this fit only.
-        kwargs: passed to `fit`, such as `n_steps` or `valid_every`.
+        kwargs: of `fit`: `train`, `valid`, `n_steps`, `valid_every`, `resume`, `reset_opt`,
+            `on_interrupt`.
 
     Source: fastai, `Learner.fit_flat_cos`.
     """

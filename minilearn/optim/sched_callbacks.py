@@ -252,12 +252,12 @@ class BatchSchedCB(BaseSchedCB):
     """
 
     def after_step(self, learn: Loop) -> None:
-        """Step."""
+        """Step the schedule."""
         self._step(learn)
 
 
 class EpochSchedCB(BaseSchedCB):
-    """Step a schedule once a pass over the training data, also where that was cancelled.
+    """Step a schedule once an epoch over the training data, also where that was cancelled.
 
     It follows `learn.epoch`, also where `valid_every` cuts the data into shorter epochs.
 

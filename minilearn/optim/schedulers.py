@@ -348,7 +348,7 @@ def plot_sched(
         n: the number of steps.
         lr: the optimizer's learning rate.
         ax: where to plot; a new figure when it is not given.
-        kwargs: passed to `sched_lrs`.
+        kwargs: `opt` and `steps_per_epoch` of `sched_lrs`.
     """
     ax = ax or new_axes((6.5, 3.5))
     ax.plot(sched_lrs(sched, n, lr, **kwargs))

@@ -154,11 +154,13 @@ def check_memory_is_bounded(hookfunc, n=1000):
     assert size < 5 * n * 42 * 4 * 1.1
 
 
+@pytest.mark.usefixtures("new_objects_alone")
 @pytest.mark.case("C116")
 def test_memory_is_bounded():
     check_memory_is_bounded(append_stats)
 
 
+@pytest.mark.usefixtures("new_objects_alone")
 @pytest.mark.case("C116")
 def test_statistics_with_a_tensor_a_batch_would_be_seen():
     def append(hook, mod, inp, outp):

@@ -97,6 +97,7 @@ def test_a_loss_that_is_no_number_comes_first():
     assert Interpretation.from_learner(learn, n_top=2).top[0].index == 11
 
 
+@pytest.mark.usefixtures("new_objects_alone")
 def test_memory_is_bounded_by_the_items_that_are_kept():
     learn, *_ = classifier(n=400, bs=100)
     alive, most = [], []

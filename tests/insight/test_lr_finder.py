@@ -470,6 +470,14 @@ def test_noise_is_no_answer_to_trust():
         LRFound(list(CURVE), list(1 + 0.1 * rng.standard_normal(100)), {})
 
 
+def test_an_easy_first_batch_is_noise_and_no_rise():
+    batches = np.tile([0.74, 1.11, 0.82, 1.15], 20)  # flat, and the first batch is the easiest
+    losses = [*batches, *np.geomspace(1, 9, 20)]
+    with pytest.warns(UserWarning, match="less than its noise"):
+        found = LRFound(list(CURVE), losses, lr_finder.rules_of(("valley", "steep")))
+    assert found.smooth.argmin() == 0 and all(lr < 1 for lr in found.suggestions.values())
+
+
 @pytest.mark.parametrize("bad", [{"gamma": 1.0}, {"end_lr": 1e-6}, {"num_it": 1}, {"max_mult": 1}])
 def test_rates_that_do_not_rise_are_refused(bad):
     with pytest.raises(ValueError, match="does not raise the rate"):

@@ -344,11 +344,13 @@ def check_c149(metrics):
     assert counter.live[4] == counter.live[49]
 
 
+@pytest.mark.usefixtures("new_objects_alone")
 @pytest.mark.case("C149")
 def test_recorded_losses_do_not_keep_the_graph():
     check_c149(Quiet(accuracy, ce=lambda p, t: F.cross_entropy(p, t)))
 
 
+@pytest.mark.usefixtures("new_objects_alone")
 @pytest.mark.case("C149")
 def test_losses_kept_with_their_graph_would_be_noticed():
     class Keeper(Callback):
