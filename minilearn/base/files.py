@@ -84,7 +84,7 @@ def _reason(error: Exception) -> str:
 # ---- files of others ----
 
 
-def user_path(path: str | Path) -> Path:
+def user_path(path: str | os.PathLike[str]) -> Path:
     """Return a path, `~` at its start being the user's home folder."""
     return Path(os.path.expanduser(path))
 

@@ -7,7 +7,7 @@ import reprlib
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from torch import nn
@@ -67,7 +67,10 @@ def _describe_loader(dl: Any) -> dict[str, Any]:
     given = ["batch_size", "drop_last", "shuffle", "seed"]
     if type(dl) is DataLoader:  # ours give the same batches with any number of workers
         given.append("num_workers")
-    found = {"batches": n_batches(dl), "samples": n_batches(getattr(dl, "dataset", None))}
+    found: dict[str, Any] = {
+        "batches": n_batches(dl),
+        "samples": n_batches(getattr(dl, "dataset", None)),
+    }
     for part in ("sampler", "dataset", "collate_fn"):
         x = getattr(dl, part, None)
         found[part] = name_of(x) if part == "collate_fn" else type(x).__name__
@@ -87,11 +90,13 @@ def describe_module(module: nn.Module) -> dict[str, str]:
 def arguments_of(x: Any) -> dict[str, Any]:
     """Return what an object was made with, as far as it keeps it under the same names."""
     kept = {**getattr(x, "__dict__", {})}
-    kept |= kept.get("_buffers") or {}
-    return {name: kept[name] for name in _parameters(type(x)) if name in kept}
+    if type(x).__module__.startswith("torch.nn."):  # training may move buffers of others
+        kept |= kept.get("_buffers") or {}
+    names = (name for name in _parameters(type(x)) if name != "epoch")  # which set_epoch moves
+    return {name: kept[name] for name in names if name in kept}
 
 
-@cache
+@lru_cache(1000)
 def _parameters(cls: type) -> tuple[str, ...]:
     try:
         return tuple(inspect.signature(cls.__init__).parameters)
@@ -112,6 +117,9 @@ class _Short(reprlib.Repr):
         elif not isinstance(x, (bool, float, range, type(None))):
             x = name_of(x)
         return x if isinstance(x, str) else super().repr_instance(x, level)
+
+    def repr_dict(self, x: dict, level: int) -> str:
+        return super().repr_dict(x, level) if len(x) < self.maxlist else f"dict of {len(x)}"
 
 
 def loaders_of(learn: Loop) -> Iterator[tuple[str, Any]]:

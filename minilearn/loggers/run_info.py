@@ -51,18 +51,14 @@ class RunCB(Callback):
     def before_fit(self, learn: Loop) -> None:
         """Add an entry to the file."""
         self._file = (learn.scratch or self.dir).absolute() / "run.json"
-        entry: dict[str, Any] = {
-            "id": os.urandom(6).hex(),
-            "began": _now(),
-            "arguments": sys.argv,
-            "settings": self.settings,
-        }
+        entry = {"began": _now(), "arguments": sys.argv, "settings": self.settings}
         entry |= {"plan": learn.plan.settings, "model": str(learn.model)}
         if (pipeline := getattr(learn.dls, "pipeline", None)) is not None:
             entry["images"] = pipeline.reading
         entry |= {"opt": {"name": type(learn.opt).__name__, **getattr(learn.opt, "defaults", {})}}
         entry["seed"] = torch.initial_seed()
-        self._entry = {**entry, "git": git_state(), "environment": environment()}
+        self._entry: dict[str, Any] = {"id": os.urandom(6).hex(), **entry, "git": git_state()}
+        self._entry["environment"] = environment()
         self._write()
 
     def cleanup_fit(self, learn: Loop) -> None:

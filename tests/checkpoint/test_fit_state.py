@@ -560,6 +560,40 @@ def test_what_has_changed_is_said_with_both_values(line, tmp_path):
     assert "not the fit that was saved" not in said(same.fit, 3, resume=file)
 
 
+class Centers(nn.Module):
+    """A loss with a buffer that training moves, named as the argument that it was made with."""
+
+    def __init__(self, centers):
+        super().__init__()
+        self.register_buffer("centers", centers)
+
+    def forward(self, preds, targs):
+        self.centers += preds.detach().mean()
+        return F.mse_loss(preds, targs)
+
+
+class ByEpoch(TensorDataset):
+    """A data set that knows its epoch, and a table that is too long to show."""
+
+    def __init__(self, epoch=0):
+        super().__init__(X, X[:, :1])
+        self.epoch, self.table = epoch, dict.fromkeys(range(1000), self)
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+
+@pytest.mark.case("F31")
+def test_what_training_itself_moves_is_no_change_of_the_program(tmp_path):
+    def make(folder):
+        loss, dls = Centers(torch.zeros(1)), (DataLoader(ByEpoch(), 4), None)
+        return learner(folder, loss=loss, dls=dls)
+
+    make(tmp_path).fit(2)
+    file = newest_first(tmp_path)[0]
+    assert "not the fit that was saved" not in said(make(tmp_path / "new").fit, 4, resume=file)
+
+
 @pytest.mark.case("F29")
 @pytest.mark.case("F31")
 def test_a_change_without_the_comparison_would_be_silent(tmp_path, monkeypatch):
