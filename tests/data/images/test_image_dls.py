@@ -273,7 +273,7 @@ def order_of(dls):
     from minilearn.data.seeded import shuffled
 
     names = dls.filenames["train"]
-    return [names[i] for i in shuffled(len(names), dls.train.drawn or dls.train.seed, dls.train.epoch - 1).tolist()]
+    return [names[i] for i in shuffled(len(names), dls.train.seed, dls.train.epoch - 1).tolist()]
 
 
 def test_labels_with_fractions_are_amounts(tmp_path, folder):
