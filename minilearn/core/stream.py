@@ -81,6 +81,14 @@ def no_batches(dl: Any, phase: str) -> str:
     return f"the {phase} loader has no batches ({', '.join(known) or type(dl).__name__}): {advice}"
 
 
+def begin_fit(dls: Any) -> None:
+    """Tell each loader that has a method `begin_fit` that a fit begins: ours draw a new order."""
+    named = [dls[name] for name in getattr(dls, "named", ())]
+    for dl in (pick_loader(dls, True), pick_loader(dls, False), *named):
+        if callable(begin := getattr(unwrapped(dl), "begin_fit", None)):
+            begin()
+
+
 def set_epoch(dl: Any, epoch: int) -> None:
     """Give the epoch to the samplers and data sets that follow it, also inside a Subset, say.
 
