@@ -320,7 +320,7 @@ FOUND["differs"] = {
     "EMACB(0.8": said(EMACB(0.8 if first else 0.9)),
     "'lr': 0.2": said(lr=0.1 * (rank() + 1)),
     "batches for training: 4, and 6 there": said(train=8 + 4 * rank()),
-    "batches for validation: 4, and 5 there": said(valid=8 + 2 * rank()),
+    "batches for validation: 2, and 3 there": said(valid=8 + 2 * rank()),
 }
 
 # batch norm: statistics of the first process for all, at the end of each epoch
