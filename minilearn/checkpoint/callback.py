@@ -123,6 +123,7 @@ class CheckpointCB(Callback, Requests):
     def _reset(self, together: bool = False) -> None:
         self.signals = Signals(self._numbers, together)
         self.run, self.files = os.urandom(6).hex(), []
+        self._times: dict[str, int | None] = {}  # when each file was written
         self._due, self._value, self._last, self._undos = False, None, None, []
         self._saved: tuple | None = None  # what the newest file holds: updates and place
         if self.monitor is not None:
@@ -277,6 +278,7 @@ class CheckpointCB(Callback, Requests):
             task = partial(self._write, capture(learn), file, old, overwrite, taken)
             self._writer.run(task) if self.background else task()
             return
+        self._times[name] = _written(self._where / name)
         self._remove(old)
 
     def _write(
@@ -292,6 +294,7 @@ class CheckpointCB(Callback, Requests):
             own["files"][-1][0] = file[0]
             self._write(state, file, old, overwrite, taken)
         else:
+            self._times[file[0]] = _written(self._where / file[0])
             self._remove(old)
 
     def _apart(self, name: str) -> str:
@@ -299,10 +302,10 @@ class CheckpointCB(Callback, Requests):
 
     def _remove(self, old: list[str]) -> None:
         for name in old:
-            # an absolute one is in the folder that a resume came from; others may have put a file
-            # of theirs in the place of ours
-            absolute = Path(name).is_absolute()
-            if not absolute and not rank() and holds_run(self._where / name, self.run):
+            # an absolute one is in the folder that a resume came from; and others may have put
+            # something of theirs in the place of ours
+            is_ours = _written(self._where / name) == self._times.pop(name, 0)
+            if is_ours and not (rank() or Path(name).is_absolute()):
                 remove(self._where / name)
 
     def _name(self, learn: Loop, value: float | None) -> str:
@@ -383,6 +386,7 @@ class CheckpointCB(Callback, Requests):
             here = self.folder / name
             if holds_run(here, self.run):
                 self.files.append([name, value])
+                self._times[name] = _written(here)
             elif is_checkpoint(other) and other.resolve() != here.resolve():
                 self.files.append([os.fspath(other), value])
         if self.monitor is not None and state["monitor"] is not None:
@@ -391,3 +395,10 @@ class CheckpointCB(Callback, Requests):
     def __repr__(self) -> str:
         """Show the folder and the interval."""
         return f"CheckpointCB({str(self.folder)!r}, every=({self.every}, {self.unit!r}))"
+
+
+def _written(path: Path) -> int | None:
+    """Return when a file was written, None where there is none."""
+    with suppress(OSError):
+        return os.lstat(path).st_mtime_ns
+    return None

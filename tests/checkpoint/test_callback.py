@@ -688,7 +688,7 @@ def test_what_took_the_place_of_a_file_is_not_pruned(put, weights_only, tmp_path
 
 @pytest.mark.case("F35")
 def test_the_check_notices_a_file_that_is_pruned_by_its_name(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint_callback, "holds_run", lambda *_: True)
+    monkeypatch.setattr(checkpoint_callback, "_written", lambda path: 1)
     with pytest.raises(AssertionError):
         check_what_took_our_place_stays(tmp_path, TAKERS["a text"])
 
