@@ -171,8 +171,10 @@ class Fitting(Dispatch):
         self._unbind()
         self.training, self.plan.valid_name = False, None
 
-    def _any_grad(self) -> bool:
-        """Return whether there is a gradient for an update."""
+    def _can_step(self) -> bool:
+        """Return whether there is a gradient for an update, or it needs none."""
+        if not self.plan.needs_grads:
+            return True
         groups = getattr(self.opt, "param_groups", None) or [{"params": self.model.parameters()}]
         for group in groups:
             for p in group["params"]:

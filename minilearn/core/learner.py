@@ -13,7 +13,7 @@ import torch
 from torch import nn, optim
 
 from ..base.arguments import DEFAULT_LOSS, check_arguments, check_epochs, check_lr
-from ..base.batch import batch_size, detach
+from ..base.batch import as_count, batch_size, detach
 from ..base.foreign_names import known_keywords
 from ..base.modes import (
     begin_in_train_mode,
@@ -147,12 +147,14 @@ class Loop(Fitting):
 
     def close_group(self) -> None:
         """Make an update with the gradients that there are: of a batch, or of a group of them."""
-        if not self.plan.needs_grads or self._any_grad():
+        if self._can_step():
             with self.interrupts:
                 self._one_step()
 
     @with_cbs("step", after=False)
     def _one_step(self) -> None:
+        if not self._can_step():  # `before_step` took the gradients away
+            return
         self.step()
         self.plan.steps_done += 1
         try:
@@ -306,7 +308,7 @@ class Loop(Fitting):
     def n_items(self) -> Any:
         """The number of items in the batch: what `count` says, or what is known, else None."""
         if self.count is not None:
-            return self.count(self.batch)
+            return as_count(self.count(self.batch))
         return batch_size(self.batch, getattr(self.owner("get_loss"), "split", None))
 
     def free(self) -> None:
