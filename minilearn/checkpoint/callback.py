@@ -56,7 +56,8 @@ class CheckpointCB(Callback, Requests):
             several CheckpointCBs `resume=True` asks one that saves more.
         name: a pattern for the file's name: "{epoch:03}-{accuracy:.4f}" has the number of an epoch
             and the column of its row; there are "{steps}" and "{value}", the monitored value, too.
-            Within an epoch, where a column is not known yet, the usual name is used.
+            Within an epoch, where a column is not known yet, the usual name is used; also, with a
+            warning, where a column holds no number for the pattern.
         save_last: save at the end of the fit whatever `every` says; where something is monitored,
             keep the newest beside the best.
         on_exception: save the current state when an error ends the fit of a single process.
@@ -328,11 +329,15 @@ class CheckpointCB(Callback, Requests):
         known = {**learn.row, "epoch": learn.epoch, "steps": learn.steps_done}
         known |= {} if value is None else {"value": value}
         try:
-            return self.name.format(**known).removesuffix(self.suffix)
+            stem = self.name.format(**known).removesuffix(self.suffix)
+            return re.sub(r"[/\\\0]", "_", stem)  # a metric may be text
         except KeyError as e:
             raise KeyError(
                 f"name={self.name!r}: there is no {e}; there are {', '.join(known)}"
             ) from e
+        except (TypeError, ValueError) as e:
+            warnings.warn(f"name={self.name!r}: {e}; the usual name is used", stacklevel=2)
+            return None
 
     def _is_taken(self, name: str, learn: Loop) -> bool:
         """Return whether a file belongs to another run, or to another callback of this fit."""

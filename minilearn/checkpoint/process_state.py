@@ -143,7 +143,14 @@ def settings_of(cb: Any) -> dict[str, str]:
     """Return its class, and what a callback was made with, as far as it keeps or shows it."""
     cb = getattr(cb, "as_given", cb)  # a ParamSchedCB may move its attributes
     kept = arguments_of(cb) | {"repr": cb, "class": type(cb)}
-    return {name: re.sub(r" at 0x\w+", "", repr(value)) for name, value in kept.items()}
+    return {name: re.sub(r" at 0x\w+", "", _shown(value)) for name, value in kept.items()}
+
+
+def _shown(value: Any) -> str:
+    try:
+        return repr(value)
+    except Exception:  # a user's `__repr__` may need what a fit sets first
+        return f"<{type(value).__name__}>"
 
 
 def match(

@@ -29,7 +29,7 @@ class RunCB(Callback):
 
     An entry has the command line, the plan of the fit, the optimizer and its settings, the model,
     how `dls.pipeline` reads images, torch's seed, versions and devices, the git commit of the
-    working directory and whether files differ from it.
+    working directory and whether files differ from it. Where it cannot write, a warning says so.
 
     >>> learn.fit(1, cbs=RunCB("runs/a", note="a first try"))
 

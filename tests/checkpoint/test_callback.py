@@ -1046,3 +1046,46 @@ def test_weights_alone_beside_whole_checkpoints_go_on_with_them(tmp_path):
     assert len(learn.history) == 5 and len(best.files) <= 2
     with pytest.raises(ValueError, match="add one"):
         toy_learner([CheckpointCB(tmp_path / "best", weights_only=True)]).fit(3, resume=True)
+
+
+# ---- names of files from what a metric returns ----
+
+
+class Says:
+    """A metric with a given value in each epoch and validation."""
+
+    def __init__(self, *values):
+        self.values, self.n = values, -1
+
+    def update(self, preds, targs):
+        pass
+
+    def reset(self):
+        self.n += 1
+
+    def compute(self):
+        return self.values[self.n % len(self.values)]
+
+
+@pytest.mark.case("F03")
+@pytest.mark.filterwarnings("ignore:metric 'q' has no state_dict")
+@pytest.mark.parametrize(
+    ("value", "pattern", "name"),
+    [
+        (None, "{epoch}-{q:.3f}", "epoch000-step0000002"),
+        ([1.0, 2.0], "{epoch}-{q:.3f}", "epoch000-step0000002"),
+        ("cat", "{epoch}-{q:.3f}", "epoch000-step0000002"),
+        ("a/b\\c", "{epoch}-{q}", "0-a_b_c"),
+        (float("nan"), "{epoch}-{q:.3f}", "0-nan"),
+        (0.25, "{epoch}-{q:.3f}", "0-0.250"),
+    ],
+)
+def test_a_value_that_no_pattern_takes_gives_the_usual_name(value, pattern, name, tmp_path):
+    cb = CheckpointCB(tmp_path, name=pattern)
+    learn = toy_learner([MetricsCB(q=Says(value), quiet=True), cb])
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        learn.fit(1)
+    assert [file for file, _ in cb.files] == [f"{name}.ckpt"]
+    assert any("the usual name is used" in str(w.message) for w in said) is name.startswith("epoch")
+    assert (tmp_path / f"{name}.ckpt").exists()

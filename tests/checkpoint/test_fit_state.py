@@ -797,3 +797,84 @@ def test_the_check_notices_files_that_are_known_by_their_path(tmp_path, monkeypa
     monkeypatch.setattr(CheckpointCB, "load_state_dict", by_path)
     with pytest.raises(AssertionError):
         check_path(tmp_path / "run", moved)
+
+
+# ---- what only describes a callback or a model ----
+
+
+class Unready(Callback):
+    """Shows what a fit sets first."""
+
+    def __repr__(self):
+        return f"Unready({self.total / self.count})"
+
+    def before_fit(self, learn):
+        self.seen = 0
+
+    def after_batch(self, learn):
+        self.seen += 1
+
+    def state_dict(self):
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state):
+        self.seen = state["seen"]
+
+
+class Raises(Unready):
+    def __init__(self, error):
+        self.error = error
+
+    def __repr__(self):
+        raise self.error
+
+
+def check_shown(cbs, folder):
+    """A callback that cannot be shown is saved, found again and resumed."""
+    learner(folder, *cbs).fit(1)
+    again = [type(cb)(*vars(cb).get("args", ())) if type(cb) is Unready else cb for cb in cbs]
+    learn = learner(folder, *again)
+    learn.fit(2, resume=True)
+    assert learn.epoch == 1 and [cb.seen for cb in again] == [12] * len(again)
+
+
+@pytest.mark.case("F09")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: [Unready()],
+        lambda: [Unready(), Unready()],
+        lambda: [Raises(RuntimeError("no"))],
+        lambda: [Raises(KeyError("k")), Raises(ZeroDivisionError())],
+        lambda: [Unready(), Raises(RecursionError("deep"))],
+    ],
+)
+def test_a_callback_that_cannot_be_shown_is_saved_and_resumed(make, tmp_path):
+    check_shown(make(), tmp_path)
+
+
+@pytest.mark.case("F09")
+def test_the_check_notices_callbacks_that_must_be_shown(tmp_path, monkeypatch):
+    monkeypatch.setattr(process_state, "_shown", repr)
+    with pytest.raises((AssertionError, AttributeError)):
+        check_shown([Unready()], tmp_path)
+
+
+@pytest.mark.case("F07")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "trace", [torch.jit.script, lambda m: torch.jit.trace(m, X[:4]), torch.fx.symbolic_trace]
+)
+def test_a_traced_model_is_saved_and_resumed(trace, tmp_path):
+    def model():
+        torch.manual_seed(0)
+        layers = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
+        return trace(layers)
+
+    unbroken = learner(tmp_path / "a", model=model())
+    unbroken.fit(2)
+    learner(tmp_path / "b", model=model()).fit(1)
+    resumed = learner(tmp_path / "b", model=model())
+    resumed.fit(2, resume=True)
+    states = unbroken.model.state_dict(), resumed.model.state_dict()
+    assert states[0].keys() == states[1].keys() and all(map(torch.equal, *map(dict.values, states)))

@@ -20,8 +20,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import minilearn.loggers.base as base
 import minilearn.loggers.files as files
 import minilearn.loggers.text_log as textlog
+import minilearn.metrics.callback as metrics_callback
 from minilearn import (
     BatchSchedCB,
     Callback,
@@ -912,3 +914,102 @@ def test_what_is_no_file_ends_no_fit_and_stays(tmp_path, name, make):
 def test_lines_of_text_may_go_to_a_device(recwarn):
     learner(LogCB(1, path="/dev/null")).fit(1)
     assert not recwarn.list
+
+
+# ---- values and places that a record cannot have ----
+
+
+def fit_once(*cbs, loss=F.mse_loss):
+    learn = Learner(linear(), dls(), loss, 0.1, [TrainCB(), MetricsCB(quiet=True), *cbs])
+    learn.fit(1)
+    return learn
+
+
+ODD = {
+    "complex": torch.tensor(1j),
+    "sparse": torch.ones(1).to_sparse(),
+    "meta": torch.ones((), device="meta"),
+    "no element": torch.tensor([]),
+    "nested": torch.nested.nested_tensor([torch.ones(2)], layout=torch.jagged),
+    "text": "a",
+    "nothing": None,
+    "list": [1, 2],
+    "complex number": 1j,
+    "array": numpy.ones(3),
+    "object": object(),
+}
+
+
+def check_logged(value, folder):
+    """What is no number is ignored; the number beside it is in the history and in each record."""
+    cbs = [ProgressCB(plot="odd"), LogCB(1), kept := LoggerCB(1)]
+    cbs += [CSVLoggerCB(folder / "a.csv", every=1), JSONLLoggerCB(folder / "a.jsonl", every=1)]
+    log = At("after_loss", lambda learn: learn.log(odd=value, two=2, bar=True), times=9)
+    learn = fit_once(*cbs, log)
+    assert learn.history[0]["train_two"] == 2 and "train_odd" not in learn.history[0]
+    assert kept.records[0]["two"] == 2 and "odd" not in kept.records[0]
+
+
+@pytest.mark.case("F06")
+@pytest.mark.parametrize("value", ODD.values(), ids=ODD)
+def test_what_is_no_number_is_logged_by_nobody_and_ends_no_fit(value, tmp_path):
+    check_logged(value, tmp_path)
+
+
+@pytest.mark.case("F06")
+@pytest.mark.parametrize("name", ["complex", "sparse", "text"])
+def test_the_check_of_values_notices_numbers_that_are_none(name, tmp_path, monkeypatch):
+    for module in (base, metrics_callback):
+        monkeypatch.setattr(module, "is_number", lambda x: True)
+    with pytest.raises((AssertionError, TypeError, RuntimeError, ValueError)):
+        check_logged(ODD[name], tmp_path)
+
+
+PARTS = {"none": None, "text": "a", "many": torch.ones(3), "complex": torch.tensor(1j), "n": 3}
+
+
+@pytest.mark.case("F06")
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_of_a_loss_that_are_no_numbers_are_left_out_and_counts_are_not_added(name):
+    def loss(preds, targs):
+        return {"mse": F.mse_loss(preds, targs), name: PARTS[name]}
+
+    learn = fit_once(LogCB(1), LoggerCB(1), ProgressCB(), loss=loss)
+    row = learn.history[0]
+    assert row["train_loss"] == row["train_mse"]
+    assert (f"train_{name}" in row) is (name == "n")
+
+
+WRITERS = {
+    "log": lambda path: LogCB(1, path / "log.txt"),
+    "table": lambda path: CSVLoggerCB(path / "a.csv"),
+    "lines": lambda path: JSONLLoggerCB(path / "a.jsonl"),
+    "curves": TensorBoardCB,
+    "run": RunCB,
+}
+
+
+def check_unwritable(make, where, monkeypatch):
+    """Where nothing can be written, there is a warning, and the fit goes on."""
+    path = where / "file"
+    path.touch()
+    monkeypatch.chdir(where)
+    if make is WRITERS["log"]:
+        monkeypatch.setattr(logging, "raiseExceptions", True)
+    with pytest.warns(UserWarning, match="cannot write.*The fit goes on"):
+        learn = fit_once(make(path))
+    assert learn.epoch == 0 and learn.steps_done > 0 and path.read_text() == ""
+
+
+@pytest.mark.case("F03")
+@pytest.mark.parametrize("make", WRITERS.values(), ids=WRITERS)
+def test_a_folder_that_is_a_file_ends_no_fit(make, tmp_path, monkeypatch):
+    check_unwritable(make, tmp_path, monkeypatch)
+
+
+@pytest.mark.case("F03")
+@pytest.mark.parametrize("name", ["log", "table"])
+def test_the_check_notices_a_logger_that_raises(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(LoggerCB, "_guard", lambda self, f, *args: f(*args))
+    with pytest.raises((OSError, pytest.fail.Exception)):  # `warns` may say first that none came
+        check_unwritable(WRITERS[name], tmp_path, monkeypatch)
