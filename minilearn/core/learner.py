@@ -153,7 +153,7 @@ class Loop(Fitting):
 
     @with_cbs("step", after=False)
     def _one_step(self) -> None:
-        if not self._can_step():  # `before_step` took the gradients away
+        if "before_step" not in self.unheard and not self._can_step():  # it took them away
             return
         self.step()
         self.plan.steps_done += 1
