@@ -69,8 +69,8 @@ test-vision: ## timm and torchvision, by hand: .venv-vision with both is made wh
 floors: ## the quick tests with the lowest versions that settings.ini allows, in .venv-floors
 	@test -x $(FLOORS)/bin/python || $(PYTHON) -m venv $(FLOORS)
 	@$(FLOORS)/bin/python scripts/floors.py > $(FLOORS)/floors.txt
-	@$(FLOORS)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c $(FLOORS)/floors.txt -e ".[onnx,processes,loggers]" \
-		scikit-learn torchmetrics pytest pytest-timeout pytest-xdist hypothesis build nbclient nbformat ipykernel
+	@$(FLOORS)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c $(FLOORS)/floors.txt -e ".[onnx,processes]" \
+		tensorboard wandb scikit-learn torchmetrics pytest pytest-timeout pytest-xdist hypothesis build nbclient nbformat ipykernel
 	@$(FLOORS)/bin/python -m pytest -n 2 -m "not slow" $(ARGS)
 
 lint: $(TOOLS) ## ruff: rules and format

@@ -186,9 +186,10 @@ def load_learner(path: str | Path, device: Any = None, *, trust: bool = False) -
         CorruptFileError: (a ValueError) a file is incomplete.
         FileNotFoundError: there is no export, or one of its files is missing.
     """
+    from .base.files import user_path
     from .inference.load_export import read_export, unpickled
 
-    path = Path(path)
+    path = user_path(path)
     if path.is_file():
         return unpickled(path, device, trust)
     model, dls, cbs = read_export(path, device, trust)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import SGD, Optimizer
 from torch.utils.data import Dataset, IterableDataset
 
 from .batch import describe
@@ -52,6 +52,10 @@ def check_arguments(model: Any, dls: Any, loss_func: Any, lr: Any, opt_func: Any
     check_lr(lr)
     if isinstance(opt_func, Optimizer):
         raise TypeError(f"opt_func is a ready {shown(opt_func)}: write opt=, or opt_func=its class")
+    if opt is not None and opt_func not in (None, SGD):
+        raise TypeError(
+            f"opt is ready, and opt_func={shown(opt_func)} makes one: write one of them"
+        )
     if isinstance(opt, type):
         raise TypeError(f"opt is a class, {opt.__name__}: write opt_func={opt.__name__}")
     if opt_func is not None and not isinstance(opt_func, str) and not callable(opt_func):

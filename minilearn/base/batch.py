@@ -11,6 +11,7 @@ import os
 from collections import UserDict, UserList, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from numbers import Real
 from typing import Any
 
 import torch
@@ -114,7 +115,7 @@ def batch_size(batch: Any, split: Callable[[Any], Any] | None = None) -> int | N
 
     That is the first dimension that inputs and targets share: the rows of a tensor or an array, the
     sequences of a `PackedSequence`, the length of a list. Without targets all inputs must agree,
-    but for single rows, which are broadcast.
+    but for single rows, which are broadcast. A target without a dimension shares none.
 
     Args:
         batch: any structure, see `map_batch`.
@@ -130,6 +131,8 @@ def batch_size(batch: Any, split: Callable[[Any], Any] | None = None) -> int | N
         args, keywords, targets = (split or _split)(batch)
     else:
         args, keywords, targets = (batch,), {}, ()
+    if any(isinstance(target, Tensor) and not target.dim() for target in targets):
+        return None
     ours, theirs = _lengths((*args, *keywords.values())), _lengths(targets)
     inputs, outputs = set[int]().union(*ours), set[int]().union(*theirs)
     known = inputs & outputs if ours and theirs else inputs | outputs
@@ -138,8 +141,26 @@ def batch_size(batch: Any, split: Callable[[Any], Any] | None = None) -> int | N
     return known.pop() if len(known) == 1 else None
 
 
+def holds_items(batch: Any) -> bool:
+    """Return whether a list holds single items as dicts, as those of detectron2 do.
+
+    Inputs and targets may be dicts, too; the values of such dicts share a length.
+    """
+    if type(batch) is not list or not batch or isinstance(batch[0], Tensor):
+        return False
+    if not all(isinstance(item, Mapping) and item.keys() == batch[0].keys() for item in batch):
+        return False
+    values = [value for item in batch for value in item.values()]
+    if len(batch) > 2 or any(isinstance(value, (str, Real)) for value in values):
+        return True
+    lengths = _lengths(values)
+    return len(lengths) > 1 and not set.intersection(*lengths)
+
+
 def _split(batch: Any) -> tuple[Any, Any, Any]:
-    return ((), batch, ()) if isinstance(batch, Mapping) else (batch[:1], {}, batch[1:])
+    if isinstance(batch, Mapping):
+        return (), batch, ()
+    return ((batch,), {}, ()) if holds_items(batch) else (batch[:1], {}, batch[1:])
 
 
 def _lengths(parts: Iterable[Any]) -> list[set[int]]:
@@ -162,6 +183,20 @@ def _length(x: Any) -> set[int]:
         return {x.size(0)} if x.dim() else set()
     shape = getattr(x, "shape", None)
     return {int(shape[0])} if isinstance(shape, tuple) and shape else set()
+
+
+def as_count(n: Any) -> Any:
+    """Return what a `count` of the user's returned as a number, or a tensor, that can be added up.
+
+    Raises:
+        ValueError: it is no number of items.
+    """
+    if isinstance(n, Tensor) and n.numel() == 1:
+        return n.reshape(()) if n.is_floating_point() else n.reshape(()).long()
+    n = n.item() if getattr(n, "size", 0) == 1 and hasattr(n, "item") else n  # numpy's
+    if n is not None and not (isinstance(n, (int, float)) and n >= 0):
+        raise ValueError(f"count= returned {describe(n)}, and is to return a number of items")
+    return n
 
 
 def counted(items: Any, batch: Any, why: str) -> Any:
@@ -195,6 +230,18 @@ def is_empty(batch: Any) -> bool:
     return batch is None
 
 
+def is_dense(x: Tensor) -> bool:
+    """Return whether the values of a tensor can be read in a row: not if sparse, nested or meta."""
+    return x.layout == torch.strided and not (x.is_nested or x.is_meta)
+
+
+def is_number(x: Any) -> bool:
+    """Return whether `x` is a real number, or a tensor that holds one."""
+    if isinstance(x, Tensor):
+        return x.numel() == 1 and is_dense(x) and not x.is_complex()
+    return isinstance(x, Real)
+
+
 def describe(batch: Any, depth: int = 3) -> str:
     """Say in a short line what `batch` is made of: containers, shapes, types.
 
@@ -203,7 +250,8 @@ def describe(batch: Any, depth: int = 3) -> str:
     """
     if isinstance(batch, Tensor):
         kind = "" if batch.dtype == torch.float32 else f" {str(batch.dtype).removeprefix('torch.')}"
-        return f"Tensor{list(batch.shape)}{kind}"
+        shape = f"[{batch.size(0)}, nested]" if batch.is_nested else list(batch.shape)
+        return f"Tensor{shape}{kind}"
     name = type(batch).__name__
     if depth == 0:
         return name
@@ -309,7 +357,7 @@ def n_batches(dl: Any) -> int | None:
     """Return how many batches `dl` says it has, or None for a stream without a length."""
     try:
         return len(dl)
-    except (TypeError, NotImplementedError):
+    except Exception:  # whatever its `__len__` raises
         return None
 
 

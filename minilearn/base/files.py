@@ -1,12 +1,14 @@
-"""One error for every corrupt file: it names the file and says what is wrong and what to do."""
+"""Files: one error for every corrupt one, and writing that touches no file of others."""
 
 from __future__ import annotations
 
+import os
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 # What each kind of file is written as; a change that older versions cannot read adds one.
 FORMATS = {"checkpoint": 1, "export": 1, "weights": 1}
@@ -77,3 +79,63 @@ def _reason(error: Exception) -> str:
     text = (str(error).splitlines() or [""])[0].rstrip(" .")
     kind = type(error).__name__
     return f"{kind}: {text}" if isinstance(error, (KeyError, TypeError)) else text or kind
+
+
+# ---- files of others ----
+
+
+def user_path(path: str | os.PathLike[str]) -> Path:
+    """Return a path, `~` at its start being the user's home folder."""
+    return Path(os.path.expanduser(path))
+
+
+def free(path: Path) -> Path:
+    """Return `path` with the first number that is not taken: `log_1.csv`."""
+    paths = (path.with_name(f"{path.stem}_{n}{path.suffix}") for n in count(1))
+    return next(p for p in paths if not os.path.lexists(p))
+
+
+@contextmanager
+def replaced(path: Path, overwrite: bool = True) -> Iterator[BinaryIO]:
+    """Open a temporary file that gets the name `path` when all of it is on the disk.
+
+    A link stays one: what it leads to is replaced.
+
+    Raises:
+        FileExistsError: there is a file, and `overwrite` is False; or a folder, pipe or device.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if overwrite:
+        path = Path(os.path.realpath(path))
+        if path.exists() and not path.is_file():
+            raise FileExistsError(f"{path} is no file, and is left alone: name another one")
+    part = path.with_name(f".{path.name[:40]}.{os.urandom(4).hex()}.part")
+    try:
+        with part.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path) if overwrite else _rename_exclusively(part, path)
+    except BaseException:
+        with suppress(OSError):
+            part.unlink()
+        raise
+    if os.name == "posix":  # see that the new name is on the disk, too
+        handle = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _rename_exclusively(part: Path, path: Path) -> None:
+    """Rename a file unless the new name is taken; of two processes one succeeds."""
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        path.open("xb").close()
+        os.replace(part, path)
+    else:
+        part.unlink()

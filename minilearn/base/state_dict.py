@@ -190,7 +190,7 @@ def load_state(
 def _buffers(module: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
     """Yield the clean name of each buffer, also of those that are None, its module and its key."""
     for prefix, owner in module.named_modules():
-        for key in list(owner._buffers):
+        for key in list(owner._buffers) if isinstance(owner._buffers, dict) else ():  # not traced
             yield clean_name(f"{prefix}.{key}".lstrip(".")), owner, key
 
 

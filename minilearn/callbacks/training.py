@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..base.arguments import DEFAULT_LOSS, check_default_loss
-from ..base.batch import compare, describe
+from ..base.batch import compare, describe, holds_items, is_number
 from ..core.callback import Callback, attribute
 from ..core.dispatch import default_actions
 from ..core.events import CancelFitException, Order
@@ -24,10 +25,12 @@ class TrainCB(Callback):
     """Train a model in the usual way; subclasses replace single actions.
 
     A tuple or list is split into inputs and targets: `model(*inputs)`, `loss_func(preds,
-    *targets)`. Of a dict, the named `inputs` and `targets` are passed by position; where no inputs
-    are named, all but the targets go to the model as keywords. With `loss_func=None` the model
-    brings its loss: it returns a scalar, a dict of losses (added up; each part is a column of the
-    history), `(preds, loss)`, or an object with `loss` and `logits`.
+    *targets)`. Of a dict, a named tuple or a dataclass, the named `inputs` and `targets` are passed
+    by position; where no inputs are named, all but the targets go to the model as keywords. A list
+    of single items, dicts as those of detectron2, goes to the model as it is. With `loss_func=None`
+    the model brings its loss: it returns a scalar, a dict of losses (added up, but for whole
+    numbers; each part is a column of the history), `(preds, loss)`, or an object with `loss` and
+    `logits`.
 
     >>> Learner(model, dls, F.cross_entropy, cbs=[TrainCB(), MetricsCB(accuracy)]).fit(1)
 
@@ -38,8 +41,8 @@ class TrainCB(Callback):
         targets: keys of a dict batch for the loss, one or several.
         sample_weight: where a batch has a weight for each sample: the position in a tuple (2 in
             `(x, y, w)`), or the key in a dict. The loss is then the mean of weight times loss over
-            the samples (or the sum, if that is the loss function's reduction), and metric functions
-            with a parameter `sample_weight` get the weights.
+            the samples (or the sum, if that is the loss function's reduction), and metrics with a
+            parameter `sample_weight` get the weights.
 
     Raises:
         ValueError: there are weights, and the loss function has no `reduction`.
@@ -63,6 +66,7 @@ class TrainCB(Callback):
         self.sample_weight = sample_weight
         self.n_inp = 1 if n_inp is None else n_inp
         self.inputs, self.targets = _names(inputs), _names(targets)
+        self.by_name = self.inputs is not None or self.targets is not None
         given = {"n_inp": n_inp, "inputs": self.inputs, "targets": self.targets}
         given["sample_weight"] = sample_weight
         self.settings = {name: value for name, value in given.items() if value is not None}
@@ -95,8 +99,9 @@ class TrainCB(Callback):
             else:
                 loss = weighted_loss(loss_func, learn.preds, targets, weight)
         if not isinstance(loss, Tensor) and isinstance(loss, Mapping):
-            learn.loss_parts = dict(loss)
-            loss = loss["loss"] if "loss" in loss else sum(loss.values())
+            learn.loss_parts = parts = {name: x for name, x in loss.items() if is_number(x)}
+            losses = (x for x in parts.values() if torch.as_tensor(x).is_floating_point())
+            loss = loss["loss"] if "loss" in loss else sum(losses)
         learn.loss = loss
 
     def backward(self, learn: Loop) -> None:
@@ -113,7 +118,7 @@ class TrainCB(Callback):
 
     def zero_grad(self, learn: Loop) -> None:
         """Clear the gradients."""
-        zero_grad = learn.opt.zero_grad
+        zero_grad: Any = getattr(learn.opt, "zero_grad", None) or learn.clear_grads
         if getattr(zero_grad, "__func__", None) is not torch.optim.Optimizer.zero_grad:
             zero_grad()
             return
@@ -129,11 +134,22 @@ class TrainCB(Callback):
             TypeError: the batch is no tuple, list, dict or tensor.
             KeyError: it has no item of a given name.
         """
+        if self.by_name:
+            batch = self._named(batch)
         if isinstance(batch, (tuple, list)):
+            if self.n_inp == 1 and holds_items(batch):
+                return (batch,), {}, ()
+            if self.by_name:
+                raise TypeError(
+                    f"{self!r} names items, and this batch has no names: it is {describe(batch)}. "
+                    "Give positions, n_inp= and sample_weight=, or let it be a dict or named tuple"
+                )
             if self.sample_weight is not None:
                 batch = _without(batch, self.sample_weight)
             return batch[: self.n_inp], {}, batch[self.n_inp :]
         if isinstance(batch, Mapping):
+            if self.n_inp > 1:
+                raise TypeError(f"{self!r} counts items of a tuple: name those of a dict, inputs=")
             if self.sample_weight is not None:
                 batch = {k: v for k, v in batch.items() if k != self.sample_weight}
             return self._split_dict(batch)
@@ -143,6 +159,14 @@ class TrainCB(Callback):
             f"TrainCB can split a tuple, list, dict or tensor; this batch is {describe(batch)}. "
             "Collate it into one of those, or override predict and get_loss."
         )
+
+    def _named(self, batch: Any) -> Any:
+        """Return a named tuple or a dataclass as a dict, where items are asked for by name."""
+        if not self.by_name or isinstance(batch, Mapping):
+            return batch
+        if dataclasses.is_dataclass(batch):
+            return {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+        return batch._asdict() if hasattr(batch, "_asdict") else batch
 
     def _split_dict(self, batch: Mapping) -> tuple[Sequence[Any], Mapping[str, Any], Sequence[Any]]:
         names = self.targets or ()
@@ -164,7 +188,7 @@ class TrainCB(Callback):
             KeyError: the batch has no such item.
         """
         try:
-            return None if self.sample_weight is None else batch[self.sample_weight]
+            return None if self.sample_weight is None else self._named(batch)[self.sample_weight]
         except (KeyError, IndexError, TypeError) as e:
             raise KeyError(
                 f"the batch has no sample_weight={self.sample_weight!r}: it is {describe(batch)}"
@@ -215,8 +239,8 @@ def own_loss(output: Any) -> tuple[Any, Tensor | dict[str, Tensor]]:
         return part_of(output, "logits", output), loss
     if isinstance(output, Mapping) and output and all(_is_scalar(v) for v in output.values()):
         return None, dict(output)
-    if isinstance(output, (tuple, list)) and len(output) == 2 and _is_scalar(output[1]):
-        return output[0], output[1]
+    if isinstance(output, (tuple, list)) and list(map(_is_scalar, output)) == [False, True]:
+        return output[0], output[1]  # of two scalars nobody knows which is the loss
     raise TypeError(
         f"with loss_func=None the model must return its loss; it returned {describe(output)}. "
         "Return a scalar, a dict of losses, (preds, loss) or an object with .loss, or give the "

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..base.files import user_path
 from ..base.foreign_names import known_keywords
 from ..base.rank import rank
 from ..base.state_dict import fit_modules, keep, loss_parameters
@@ -30,7 +31,7 @@ from .fit_state import Resume, capture, find_position
 from .process_state import gather_states
 from .sharded import save_shards
 from .signals import Signals
-from .weights import SAFE, save
+from .weights import SAFE, write_weights
 
 
 class CheckpointCB(Callback, Requests):
@@ -56,7 +57,8 @@ class CheckpointCB(Callback, Requests):
             several CheckpointCBs `resume=True` asks one that saves more.
         name: a pattern for the file's name: "{epoch:03}-{accuracy:.4f}" has the number of an epoch
             and the column of its row; there are "{steps}" and "{value}", the monitored value, too.
-            Within an epoch, where a column is not known yet, the usual name is used.
+            Within an epoch, where a column is not known yet, the usual name is used; also, with a
+            warning, where a column holds no number for the pattern.
         save_last: save at the end of the fit whatever `every` says; where something is monitored,
             keep the newest beside the best.
         on_exception: save the current state when an error ends the fit of a single process.
@@ -103,7 +105,7 @@ class CheckpointCB(Callback, Requests):
     ) -> None:
         self.every, self.unit = parse_every(every, ("epoch", "step", "minutes"))
         self.keep = None if keep is None else whole("keep", keep, of="files (None keeps all)")
-        self.folder, self.save_last = Path(folder), save_last
+        self.folder, self.save_last = user_path(folder), save_last
         if monitor is not None and score is not None:
             raise ValueError("give monitor= (a column) or score= (a function), not both")
         if name is not None and re.search(r"[/\\\0]", name):
@@ -124,6 +126,7 @@ class CheckpointCB(Callback, Requests):
     def _reset(self, together: bool = False) -> None:
         self.signals = Signals(self._numbers, together)
         self.run, self.files = os.urandom(6).hex(), []
+        self._times: dict[str, int | None] = {}  # when each file was written
         self._due, self._value, self._last, self._undos = False, None, None, []
         self._saved: tuple | None = None  # what the newest file holds: updates and place
         if self.monitor is not None:
@@ -141,7 +144,7 @@ class CheckpointCB(Callback, Requests):
                 f"checkpoints of sharded weights hold the model alone, and {few(names)} would be "
                 "lost: use Learner(..., train_loss=False), or make them parameters of the model"
             )
-        self._where, self._clock = self.folder, time.monotonic()
+        self._where, self._clock = self.folder.absolute(), time.monotonic()
         if learn.scratch is not None:
             self._where = learn.scratch / self.folder.name
             return
@@ -266,7 +269,11 @@ class CheckpointCB(Callback, Requests):
         old = self._to_delete()
         self.files = [f for f in self.files if f[0] not in old]
         if self.weights_only:
-            save(learn, self._where / name)
+            try:
+                write_weights(learn, self._where / name, overwrite=overwrite, run=self.run)
+            except FileExistsError:
+                self.files[-1][0] = name = self._apart(name)
+                write_weights(learn, self._where / name, run=self.run)
         elif sharded:
             save_shards(learn, capture(learn), self._where / name, overwrite)
         else:
@@ -274,6 +281,7 @@ class CheckpointCB(Callback, Requests):
             task = partial(self._write, capture(learn), file, old, overwrite, taken)
             self._writer.run(task) if self.background else task()
             return
+        self._times[name] = _written(self._where / name)
         self._remove(old)
 
     def _write(
@@ -284,17 +292,23 @@ class CheckpointCB(Callback, Requests):
             # the newest is the one that was taken last, in whatever order they are written
             os.utime(self._where / file[0], ns=(taken, taken))
         except FileExistsError:  # another process has just taken the name
-            file[0] = file[0].replace(SUFFIX, f"-{self.run[:4]}{SUFFIX}")
+            file[0] = self._apart(file[0])
             own = next(s for s in state["callbacks"].values() if s.get("run") == self.run)
             own["files"][-1][0] = file[0]
             self._write(state, file, old, overwrite, taken)
         else:
+            self._times[file[0]] = _written(self._where / file[0])
             self._remove(old)
+
+    def _apart(self, name: str) -> str:
+        return f"{name.removesuffix(self.suffix)}-{self.run[:4]}{self.suffix}"
 
     def _remove(self, old: list[str]) -> None:
         for name in old:
-            # an absolute one is in the folder that a resume came from
-            if not (rank() or Path(name).is_absolute()):
+            # an absolute one is in the folder that a resume came from; and others may have put
+            # something of theirs in the place of ours
+            is_ours = _written(self._where / name) == self._times.pop(name, 0)
+            if is_ours and not (rank() or Path(name).is_absolute()):
                 remove(self._where / name)
 
     def _name(self, learn: Loop, value: float | None) -> str:
@@ -317,11 +331,15 @@ class CheckpointCB(Callback, Requests):
         known = {**learn.row, "epoch": learn.epoch, "steps": learn.steps_done}
         known |= {} if value is None else {"value": value}
         try:
-            return self.name.format(**known).removesuffix(self.suffix)
+            stem = self.name.format(**known).removesuffix(self.suffix)
+            return re.sub(r"[/\\\0]", "_", stem)  # a metric may be text
         except KeyError as e:
             raise KeyError(
                 f"name={self.name!r}: there is no {e}; there are {', '.join(known)}"
             ) from e
+        except (TypeError, ValueError) as e:
+            warnings.warn(f"name={self.name!r}: {e}; the usual name is used", stacklevel=2)
+            return None
 
     def _is_taken(self, name: str, learn: Loop) -> bool:
         """Return whether a file belongs to another run, or to another callback of this fit."""
@@ -329,7 +347,7 @@ class CheckpointCB(Callback, Requests):
             return False
         others = [cb for cb in learn.cbs if isinstance(cb, CheckpointCB) and cb is not self]
         waiting = any(cb._where == self._where and name in dict(cb.files) for cb in others)
-        return waiting or (self._where / name).exists()
+        return waiting or os.path.lexists(self._where / name)
 
     def _ranked(self, *more: list[Any]) -> list[list[Any]]:
         """Return the files with a value, the best first, and of equal ones the older first."""
@@ -360,7 +378,7 @@ class CheckpointCB(Callback, Requests):
     def state_dict(self) -> dict[str, Any]:
         """Return the run's identity, its files and the best value."""
         monitor = None if self.monitor is None else self.monitor.state_dict()
-        folder = os.fspath(self.folder.absolute())
+        folder = os.fspath(self._where.absolute())
         return {"run": self.run, "folder": folder, "files": self.files, "monitor": monitor}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -373,8 +391,9 @@ class CheckpointCB(Callback, Requests):
         for name, value in state["files"]:
             other = Path(state["folder"], name)
             here = self.folder / name
-            if here.is_file() if self.weights_only else holds_run(here, self.run):
+            if holds_run(here, self.run):
                 self.files.append([name, value])
+                self._times[name] = _written(here)
             elif is_checkpoint(other) and other.resolve() != here.resolve():
                 self.files.append([os.fspath(other), value])
         if self.monitor is not None and state["monitor"] is not None:
@@ -383,3 +402,10 @@ class CheckpointCB(Callback, Requests):
     def __repr__(self) -> str:
         """Show the folder and the interval."""
         return f"CheckpointCB({str(self.folder)!r}, every=({self.every}, {self.unit!r}))"
+
+
+def _written(path: Path) -> int | None:
+    """Return when a file was written, None where there is none."""
+    with suppress(OSError):
+        return os.lstat(path).st_mtime_ns
+    return None

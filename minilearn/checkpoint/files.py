@@ -12,18 +12,17 @@ import os
 import shutil
 import warnings
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..base.files import CorruptFileError, check_format, check_zip, reading
+from ..base.files import CorruptFileError, check_format, check_zip, reading, replaced
 
-SUFFIX = ".ckpt"
+SUFFIX, SAFE = ".ckpt", ".safetensors"
 STATE = "state.ckpt"  # in the folder of a sharded checkpoint
 SIMPLE = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 MANY, ROWS = 50, "rows as JSON"  # fewer rows stay a list
@@ -117,46 +116,6 @@ def write(state: Any, path: Path, overwrite: bool = True) -> None:
             raise
 
 
-@contextmanager
-def replaced(path: Path, overwrite: bool = True) -> Iterator[BinaryIO]:
-    """Open a temporary file that gets the name `path` when all of it is on the disk.
-
-    Raises:
-        FileExistsError: there is a file, and `overwrite` is False.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path) if overwrite else _rename_exclusively(part, path)
-    except BaseException:
-        with suppress(OSError):
-            part.unlink()
-        raise
-    if os.name == "posix":  # see that the new name is on the disk, too
-        handle = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-def _rename_exclusively(part: Path, path: Path) -> None:
-    """Rename a file unless the new name is taken; of two processes one succeeds."""
-    try:
-        os.link(part, path)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without hard links
-        path.open("xb").close()
-        os.replace(part, path)
-    else:
-        part.unlink()
-
-
 class _Target:
     """A file for `torch.save`, which keeps the error that torch would hide."""
 
@@ -195,11 +154,16 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def holds_run(path: Path, run: str) -> bool:
-    """Return whether a checkpoint is at `path`, and belongs to the run of this name."""
+    """Return whether a checkpoint or weights are at `path`, and belong to the run of this name."""
     if not is_checkpoint(path):
         return False
     file = path / STATE if path.is_dir() else path
     try:  # mapped: the tensors are not read
+        if path.suffix == SAFE:
+            from safetensors import safe_open
+
+            with safe_open(path, "pt") as weights:
+                return (weights.metadata() or {}).get("run") == run
         state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
         return any(saved.get("run") == run for saved in state["callbacks"].values())
     except Exception:  # it is corrupt

@@ -32,6 +32,7 @@ from ..core.callback import Callback
 from ..core.events import Order
 from ..core.history import History
 from ..core.learner import Loop
+from ..core.nested import changes_training
 from ..core.plan import Plan
 from ..core.stream import Stream, load_loader_state, loader_state, set_epoch
 from ..distributed.ddp import is_sharded
@@ -39,8 +40,8 @@ from .files import serialisable
 from .optimizer_state import load_optimizer, optimizer_state
 from .process_state import begun_anew, match, named_cbs, of_processes, settings_of, unpacked
 from .program import (
-    changes_training,
     describe_loaders,
+    describe_module,
     describe_program,
     has_constant_rate,
     loaders_of,
@@ -82,7 +83,8 @@ def capture(learn: Loop) -> dict[str, Any]:
         "callbacks": {
             name: state for name, cb in named_cbs(learn.cbs) if (state := _state_of(cb)) is not None
         },
-        "settings": {name: settings_of(cb) for name, cb in named_cbs(learn.cbs)},
+        "settings": {name: settings_of(cb) for name, cb in named_cbs(learn.cbs)}
+        | {name: describe_module(module) for name, module in modules.items()},
         "program": describe_program(learn),
         "loaders": {name: loader_state(dl) for name, dl in loaders_of(learn)},
         "stream": stream,
@@ -266,10 +268,14 @@ def load_lasting(learn: Loop, state: dict[str, Any], keep_lr: bool = False) -> l
     Returns:
         A line for each option of the optimizer, and each callback, that is not what was saved.
     """
+    changed: list[str] = []  # before buffers, as weights of classes are, are what was saved
+    for name, module in fit_modules(learn).items():
+        saved = state["settings"].get(name, {})
+        changed += differences(saved, describe_module(module), f"{name}, {{}}")
     lines = load_trained(learn, state, keep_lr)
     learn.plan.epoch, learn.plan.steps_done = state["epoch"], state["steps"]
     learn.history = History(dict(row) for row in state["history"])
-    return lines + load_callbacks(learn, state)
+    return changed + lines + load_callbacks(learn, state)
 
 
 def load_trained(

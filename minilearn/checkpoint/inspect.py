@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ..base.files import user_path
 from ..core.history import format_value
 from .files import SUFFIX, find_existing
 from .weights import read_weights
@@ -30,7 +31,7 @@ def contents(path: str | Path) -> str:
         ValueError: it cannot be read, or is corrupt.
         FileNotFoundError: there is none.
     """
-    path = Path(path)
+    path = user_path(path)
     if path.is_dir() or path.suffix == SUFFIX:
         path, state = find_existing(path)
         return "\n".join([str(path), *_lines(state)])

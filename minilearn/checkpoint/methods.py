@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ..base.files import user_path
 from ..base.rank import rank
 from ..base.seed import preserved_random_states
 from ..base.text import did_you_mean, write_out
@@ -35,12 +36,13 @@ def resume_callbacks(self: Loop, resume: Any, cbs: list[Any]) -> list[Resume]:
                 "resume=True looks in the folder of a CheckpointCB: add one, or name the folder"
             )
         resume = checkpoints.folder
+    resume = user_path(resume)
     folders = [cb.folder.absolute() for cb in savers]
-    if not (Path(resume).exists() or Path(resume).absolute() in folders):
+    if not (resume.exists() or resume.absolute() in folders):
         near = did_you_mean(str(resume), map(str, {cb.folder for cb in savers}))
         raise FileNotFoundError(f"resume={str(resume)!r}: there is no such folder or file{near}")
     processes = connected((*cbs, *self.cbs))
-    found = find(Path(resume)) if processes is None else _find_together(Path(resume), processes)
+    found = find(resume) if processes is None else _find_together(resume, processes)
     say = write_out if rank() == 0 else lambda text: None
     if found is None:
         say(f"resume: there is no checkpoint in {resume} yet; the fit begins afresh\n")
@@ -85,9 +87,9 @@ def save_checkpoint(self: Loop, path: str | Path) -> None:
     """
     state = capture(self)
     if is_sharded(self.model):
-        save_shards(self, state, Path(path))
+        save_shards(self, state, user_path(path))
     elif rank() == 0:
-        write(state, Path(path))
+        write(state, user_path(path))
 
 
 def load_checkpoint(self: Loop, path: str | Path) -> None:
@@ -108,7 +110,7 @@ def load_checkpoint(self: Loop, path: str | Path) -> None:
         FileNotFoundError: there is none.
         ValueError: it is corrupt, or belongs to another model or optimizer.
     """
-    state = completed(find_existing(Path(path))[1])
+    state = completed(find_existing(user_path(path))[1])
     with preserved_random_states():
         if self.opt is None and state["optimizer"] is not None and self.lr is not None:
             self.opt = self._new_opt(self.lr)

@@ -6,7 +6,6 @@ anything is saved.
 
 from __future__ import annotations
 
-import inspect
 import io
 import re
 import warnings
@@ -29,6 +28,7 @@ from ..data.seeded import derive_seed, draw_seed
 from ..distributed.barrier import processes_of
 from ..distributed.sync import Processes
 from .files import serialisable
+from .program import arguments_of
 
 
 def gather_states(learn: Loop) -> None:
@@ -104,7 +104,8 @@ def _own_random_states(state: dict[str, Any], rank: int) -> dict[str, Any]:
 
 def _moved(state: dict[str, Any], group: int, new_group: int) -> dict[str, Any]:
     """Convert the position in an epoch to other numbers of samples in a step of all processes."""
-    state = begun_anew(state) | {"data": {}, "program": {}}
+    settings = {k: v for k, v in state["settings"].items() if k not in ("model", "loss")}
+    state = begun_anew(state) | {"data": {}, "program": {}, "settings": settings}
     if state["position"] != "training":
         return state
     stream = state["stream"] | {"taken": state["stream"]["taken"] * group // new_group}
@@ -141,10 +142,15 @@ def named_cbs(cbs: list[Any]) -> Iterator[tuple[str, Any]]:
 def settings_of(cb: Any) -> dict[str, str]:
     """Return its class, and what a callback was made with, as far as it keeps or shows it."""
     cb = getattr(cb, "as_given", cb)  # a ParamSchedCB may move its attributes
-    names = inspect.signature(type(cb).__init__).parameters
-    kept = {name: vars(cb)[name] for name in names if name in getattr(cb, "__dict__", {})}
-    kept |= {"repr": cb, "class": type(cb)}
-    return {name: re.sub(r" at 0x\w+", "", repr(value)) for name, value in kept.items()}
+    kept = arguments_of(cb) | {"repr": cb, "class": type(cb)}
+    return {name: re.sub(r" at 0x\w+", "", _shown(value)) for name, value in kept.items()}
+
+
+def _shown(value: Any) -> str:
+    try:
+        return repr(value)
+    except Exception:  # a user's `__repr__` may need what a fit sets first
+        return f"<{type(value).__name__}>"
 
 
 def match(

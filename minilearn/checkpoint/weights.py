@@ -14,14 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..base.files import FORMATS, check_format, reading
+from ..base.files import FORMATS, check_format, reading, replaced, user_path
 from ..base.rank import rank
 from ..base.state_dict import clean_state, load_state
 from ..callbacks.averaging import validated_state
 from ..core.learner import Loop
-from .files import SUFFIX, read, replaced, serialisable
+from .files import SAFE, SUFFIX, read, serialisable
 
-SAFE = ".safetensors"
 AGAIN = "Copy it again, or save the weights again."
 KEYS = ("model", "state_dict", "model_state_dict")  # of the weights in files of other programs
 
@@ -43,12 +42,23 @@ def save(self: Loop, path: str | Path, *, averaged: bool = True) -> None:
         ValueError: the name does not end in `.safetensors`.
         TypeError: the model's state has something other than dense tensors.
     """
-    if Path(path).suffix != SAFE:
+    write_weights(self, user_path(path), averaged)
+
+
+def write_weights(
+    learn: Loop, path: Path, averaged: bool = True, overwrite: bool = True, **more: str
+) -> None:
+    """Do what `save` does; `more` goes into the metadata of the file.
+
+    Raises:
+        FileExistsError: there is a file, and `overwrite` is False.
+    """
+    if path.suffix != SAFE:
         raise ValueError(f"weights are saved as {SAFE}, got {str(path)!r}")
     from safetensors.torch import save as to_bytes
 
-    weights = validated_state(self)["model"]["state"] if averaged else self.live_state()
-    state = serialisable(clean_state(weights, self.model), "model")
+    weights = validated_state(learn)["model"]["state"] if averaged else learn.live_state()
+    state = serialisable(clean_state(weights, learn.model), "model")
     other = [n for n, t in state.items() if getattr(t, "layout", None) != torch.strided]
     if other:
         raise TypeError(f"{other[0]!r} of the model is no dense tensor: use save_checkpoint")
@@ -62,9 +72,10 @@ def save(self: Loop, path: str | Path, *, averaged: bool = True) -> None:
         "minilearn": version("minilearn"),
         "minilearn_format": str(FORMATS["weights"]),
         "tied": json.dumps(tied),
+        **more,
     }
     if rank() == 0:
-        with replaced(Path(path)) as file:
+        with replaced(path, overwrite) as file:
             file.write(to_bytes(tensors, metadata=metadata))
 
 
@@ -120,12 +131,13 @@ def read_weights(
     path: str | Path, *, averaged: bool = True, trust: bool = False
 ) -> dict[str, Tensor]:
     """Return the weights in a file by clean names, on the CPU; see `load_model`."""
-    if Path(path).is_dir():
+    path = user_path(path)
+    if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder: name a file in it, CheckpointCB.best say")
-    if Path(path).suffix == SAFE:
+    if path.suffix == SAFE:
         return _read_safetensors(path)
-    if Path(path).suffix == SUFFIX:  # read with its checksums
-        return _from_checkpoint(read(Path(path)), averaged)
+    if path.suffix == SUFFIX:  # read with its checksums
+        return _from_checkpoint(read(path), averaged)
     state: Any = _read_torch(path, trust)
     if isinstance(state, nn.Module):
         state = state.state_dict()

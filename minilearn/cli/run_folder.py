@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..base.files import replaced
 from ..base.rank import rank
 from .values import BadInput, yaml_text
 
@@ -110,8 +111,6 @@ def run_callbacks(
 
 def write_config(folder: Path, config: Mapping[str, Any]) -> None:
     """Write the configuration of a run into its folder."""
-    from ..checkpoint.files import replaced
-
     if rank() == 0:
         with replaced(folder / CONFIG) as file:
             file.write(yaml_text(dict(config)).encode())

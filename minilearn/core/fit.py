@@ -21,7 +21,7 @@ from .dispatch import Dispatch, check_owners, find_owners
 from .events import ACTIONS, ActionConflictError, CancelException
 from .history import History, in_order
 from .plan import Plan
-from .stream import Stream, check_loader, pick_loader
+from .stream import Stream, begin_fit, check_loader, pick_loader
 
 
 class FitOptions(TypedDict, total=False):
@@ -69,6 +69,8 @@ class Fitting(Dispatch):
         for phase, wanted in ((True, train), (False, valid)):
             if wanted:
                 check_loader(pick_loader(self.dls, phase), phase, self.dls)
+        if not self.depth:
+            begin_fit(self.dls)
         if plan.n_steps is not None and not train:
             raise ValueError("n_steps counts updates, and train=False makes none; give n_epochs")
         plan.train_dl = pick_loader(self.dls, True)
@@ -169,8 +171,10 @@ class Fitting(Dispatch):
         self._unbind()
         self.training, self.plan.valid_name = False, None
 
-    def _any_grad(self) -> bool:
-        """Return whether there is a gradient for an update."""
+    def _can_step(self) -> bool:
+        """Return whether there is a gradient for an update, or it needs none."""
+        if not self.plan.needs_grads:
+            return True
         groups = getattr(self.opt, "param_groups", None) or [{"params": self.model.parameters()}]
         for group in groups:
             for p in group["params"]:

@@ -13,7 +13,7 @@ import torch
 from torch import nn, optim
 
 from ..base.arguments import DEFAULT_LOSS, check_arguments, check_epochs, check_lr
-from ..base.batch import batch_size, detach
+from ..base.batch import as_count, batch_size, detach
 from ..base.foreign_names import known_keywords
 from ..base.modes import (
     begin_in_train_mode,
@@ -151,12 +151,14 @@ class Loop(Fitting):
         The loop calls it for each batch, GradAccumCB for a group that the end of an epoch leaves
         open. Ctrl-C waits in it until the update is complete.
         """
-        if not self.plan.needs_grads or self._any_grad():
+        if self._can_step():
             with self.interrupts:
                 self._one_step()
 
     @with_cbs("step", after=False)
     def _one_step(self) -> None:
+        if "before_step" not in self.unheard and not self._can_step():  # it took them away
+            return
         self.step()
         self.plan.steps_done += 1
         try:
@@ -311,7 +313,7 @@ class Loop(Fitting):
     def n_items(self) -> Any:
         """The number of items in the batch: what `count` says, or what is known, else None."""
         if self.count is not None:
-            return self.count(self.batch)
+            return as_count(self.count(self.batch))
         return batch_size(self.batch, getattr(self.owner("get_loss"), "split", None))
 
     def free(self) -> None:

@@ -35,6 +35,16 @@ def takes_part(cb: Any) -> bool:
     return order_of(cb) <= Order.GRADIENT or shapes
 
 
+def changes_training(cb: Any) -> bool:
+    """Return whether a callback decides about the training."""
+    return takes_part(cb) or is_schedule(cb) or order_of(cb) <= Order.GRADIENT
+
+
+def is_schedule(cb: Any) -> bool:
+    """Return whether a callback moves options of the optimizer, or averages weights."""
+    return Order.SCHEDULE <= order_of(cb) < Order.DEFAULT
+
+
 def participants(learn: Loop) -> list[Any]:
     """Return the callbacks of `learn` that take part in a nested run that begins now.
 

@@ -17,6 +17,7 @@ from ..base.batch import n_batches
 from ..base.seed import generator_state, is_generator, load_generator_state
 
 STATEFUL = ("state_dict", "load_state_dict")
+NUMBERS = ("seed", "drawn", "epoch")  # of our loaders, and of those that count like them
 
 
 def generators(dl: Any) -> list[Any]:
@@ -30,19 +31,17 @@ def generators(dl: Any) -> list[Any]:
 
 
 def loader_state(dl: Any) -> dict[str, Any]:
-    """Return what decides about a loader's next epoch: seed, epoch, states of generators."""
+    """Return what decides about a loader's next epoch: seeds, epoch, states of generators."""
     dl = unwrapped(dl)
-    state = {
-        name: vars(dl)[name] for name in ("seed", "epoch") if name in getattr(dl, "__dict__", {})
-    }
+    state = {name: getattr(dl, name) for name in NUMBERS if hasattr(dl, name)}
     return state | {"generators": [generator_state(g) for g in generators(dl)]}
 
 
 def load_loader_state(dl: Any, state: dict[str, Any]) -> None:
     """Let the next epoch of a loader be that of `loader_state`."""
     dl = unwrapped(dl)
-    for name in ("seed", "epoch"):
-        if name in state and name in getattr(dl, "__dict__", {}):
+    for name in NUMBERS:
+        if name in state and hasattr(dl, name):
             setattr(dl, name, state[name])
     for generator, saved in zip(generators(dl), state["generators"], strict=False):
         load_generator_state(generator, saved)

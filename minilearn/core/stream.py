@@ -40,9 +40,14 @@ def pick_loader(dls: Any, training: bool) -> Any:
 
 
 def _is_loader(dls: Any) -> bool:
-    """Return whether a list holds batches, tuples of tensors: then it is a training loader."""
+    """Return whether a list holds batches: then it is a training loader.
+
+    Batches are dicts, tuples of tensors, and, where there are more than two, lists of them.
+    """
     first = dls[0] if type(dls) is list and dls else None
-    return type(first) is tuple and any(isinstance(x, Tensor) for x in first)
+    if not isinstance(first, tuple) and not (type(first) is list and len(dls) > 2):
+        return isinstance(first, Mapping)
+    return any(isinstance(x, (Tensor, Mapping)) for x in first)
 
 
 def check_loader(dl: Any, training: bool, dls: Any = None) -> None:
@@ -79,6 +84,14 @@ def no_batches(dl: Any, phase: str) -> str:
     if isinstance(dl, Iterator):
         advice = "it is used up: give a list, or an object whose __iter__ begins anew"
     return f"the {phase} loader has no batches ({', '.join(known) or type(dl).__name__}): {advice}"
+
+
+def begin_fit(dls: Any) -> None:
+    """Tell each loader that has a method `begin_fit` that a fit begins: ours draw a new order."""
+    named = [dls[name] for name in getattr(dls, "named", ())]
+    for dl in (pick_loader(dls, True), pick_loader(dls, False), *named):
+        if callable(begin := getattr(unwrapped(dl), "begin_fit", None)):
+            begin()
 
 
 def set_epoch(dl: Any, epoch: int) -> None:

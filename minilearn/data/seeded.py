@@ -2,7 +2,8 @@
 
 `ArrayLoader` serves arrays in memory, whole batches at a time; `SeededLoader` is torch's DataLoader
 for data sets that are read item by item. Neither draws from the global random states, except for
-the seed, where none was given: it is drawn once from torch's, so `torch.manual_seed` fixes both.
+the seed, where none was given: each fit draws it anew from torch's, so `torch.manual_seed` before a
+fit fixes the order of its data, whatever the loaders have served before.
 """
 
 from __future__ import annotations
@@ -56,9 +57,26 @@ class EpochLoader:
 
     Attributes:
         epoch: the number of the next epoch; it advances by itself, and `set_epoch` sets it.
+        seed: the seed that was given, or None.
+        drawn: the seed that is used where none was given; None until it is drawn.
     """
 
     epoch: int
+    seed: int | None = None
+    drawn: int | None = None
+
+    def begin_fit(self) -> None:
+        """Draw the order anew, unless its seed was given; each fit calls this."""
+        if self.seed is None:
+            self.drawn, self.epoch = None, 0
+
+    def used_seed(self, draw: Callable[[], int] = draw_seed) -> int:
+        """Return the seed of order and random numbers; draw it where there is none."""
+        if self.seed is not None:
+            return self.seed
+        if self.drawn is None:
+            self.drawn = draw()
+        return self.drawn
 
     def __iter__(self) -> Iterator[Any]:
         """Start the next epoch."""
@@ -87,7 +105,7 @@ class ArrayLoader(EpochLoader):
         dataset: what `loader.dataset` shows; not read.
         shuffle: in a new order in each epoch, fixed by (seed, epoch).
         drop_last: leave out a last batch that is not full.
-        seed: None draws one from torch's global generator in the first shuffled epoch.
+        seed: None draws one from torch's global generator, anew in each fit.
         transforms: by column name, a function of that column's part of a batch; it gets a tensor of
             its own, never a view of the array.
         as_tuple: batches are tuples of columns, else dicts.
@@ -124,8 +142,7 @@ class ArrayLoader(EpochLoader):
             cut: selects from an iterator over batches of rows, each a tensor (B,).
         """
         if self.shuffle:
-            self.seed = draw_seed() if self.seed is None else self.seed
-            order = shuffled(self.n, self.seed, self.epoch)
+            order = shuffled(self.n, self.used_seed(), self.epoch)
         else:
             order = torch.arange(self.n)
         order = order if self.rows is None else self.rows.index_select(0, order)
@@ -185,7 +202,7 @@ class SeededLoader(EpochLoader, DataLoader):
         dataset: a map-style data set; it stays as `loader.dataset`.
         batch_size: items a batch.
         shuffle: in a new order in each epoch, fixed by (seed, epoch).
-        seed: None draws one from torch's global generator in the first epoch.
+        seed: None draws one from torch's global generator, anew in each fit.
         kwargs: all others of torch's DataLoader, also its samplers.
     """
 
@@ -212,26 +229,25 @@ class SeededLoader(EpochLoader, DataLoader):
             start: the first batch, counted after `cut`.
             cut: selects from an iterator over the sampler's batches of indices.
         """
-        if self.seed is None:
-            self.seed = draw_seed()
+        seed = self.used_seed()
         if isinstance(self.sampler, ShuffledSampler):
-            self.sampler.seed = self.seed
+            self.sampler.seed = seed
         sampler: Any = self.sampler
         if hasattr(sampler, "set_epoch"):
             sampler.set_epoch(self.epoch)
-        fetcher = self._get_fetcher(self.seed)
-        fetcher.sampler.start, fetcher.sampler.epoch, fetcher.sampler.cut = start, self.epoch, cut
-        fetcher.generator.manual_seed(derive_seed(self.seed, self.epoch))
+        fetcher = self._get_fetcher()
+        fetcher.sampler.begin(start, (seed, self.epoch), cut)
+        fetcher.generator.manual_seed(derive_seed(seed, self.epoch))
         self.epoch += 1
         return iter(fetcher)
 
-    def _get_fetcher(self, seed: int) -> Any:
-        """Return the inner loader, whose data set takes (epoch, indices) as its index."""
+    def _get_fetcher(self) -> Any:
+        """Return the inner loader, whose data set takes ((seed, epoch), indices) as its index."""
         # Living workers would not hear of the data set's next epoch.
         keep = self.persistent_workers and not epoch_followers(self.dataset)
         if self._fetcher is None or not keep:
             self._fetcher = DataLoader(
-                _SeededBatches(self.dataset, self.collate_fn, seed),
+                _SeededBatches(self.dataset, self.collate_fn),
                 batch_size=None,
                 sampler=_EpochBatches(self.batch_sampler),
                 collate_fn=noop,
@@ -246,36 +262,41 @@ class SeededLoader(EpochLoader, DataLoader):
 
 
 class _EpochBatches:
-    """Batches of a sampler from `start`, each with the epoch, so that living workers learn it."""
+    """Batches of a sampler, each with seed and epoch, so that living workers learn them."""
 
     def __init__(self, batches: Any) -> None:
-        self.batches, self.epoch, self.start, self.cut = batches, 0, 0, iter
+        self.batches = batches
+        self.begin(0, (0, 0), iter)
+
+    def begin(self, start: int, numbers: tuple[int, int], cut: Callable) -> None:
+        """Serve an epoch from batch number `start` of what `cut` selects."""
+        self.start, self.numbers, self.cut = start, numbers, cut
 
     def __len__(self) -> int:
         return len(self.batches) - self.start
 
-    def __iter__(self) -> Iterator[tuple[int, list[int]]]:
-        epoch, rest = self.epoch, islice(self.cut(self.batches), self.start, None)
+    def __iter__(self) -> Iterator[tuple[tuple[int, int], list[int]]]:
+        numbers, rest = self.numbers, islice(self.cut(self.batches), self.start, None)
         first = list(islice(rest, 1))  # the order is fixed now, not when the first batch is read
-        return ((epoch, batch) for batch in chain(first, rest))
+        return ((numbers, batch) for batch in chain(first, rest))
 
 
 class _SeededBatches(Dataset):
     """The data set in the workers: fetch and collate batches under seeded random states."""
 
-    def __init__(self, dataset: Any, collate_fn: Callable, seed: int) -> None:
-        self.dataset, self.collate_fn, self.seed = dataset, collate_fn, seed
+    def __init__(self, dataset: Any, collate_fn: Callable) -> None:
+        self.dataset, self.collate_fn = dataset, collate_fn
 
-    def __getitem__(self, key: tuple[int, list[int]]) -> Any:
-        epoch, rows = key
+    def __getitem__(self, key: tuple[tuple[int, int], list[int]]) -> Any:
+        numbers, rows = key
         with preserved_random_states(device=False):
-            seed_cpu(derive_seed(self.seed, epoch, rows[0]))
+            seed_cpu(derive_seed(*numbers, rows[0]))
             if _fetches_batches(self.dataset):
                 return self.collate_fn(self.dataset.__getitems__(rows))
-            return self.collate_fn([self._item(epoch, row) for row in rows])
+            return self.collate_fn([self._item(numbers, row) for row in rows])
 
-    def _item(self, epoch: int, row: int) -> Any:
-        seed_cpu(derive_seed(self.seed, epoch, row))
+    def _item(self, numbers: tuple[int, int], row: int) -> Any:
+        seed_cpu(derive_seed(*numbers, row))
         return self.dataset[row]
 
 

@@ -28,7 +28,7 @@ from ..callbacks.training import TrainCB, adds_up
 from ..core.events import ActionConflictError, CancelException
 from ..core.stream import Unshared, pick_loader
 from .barrier import BarrierCB, ShardCB, processes_of
-from .ddp import Wrapped, average_grads, compare_weights, equal_buffers
+from .ddp import Wrapped, average_grads, compare_fits, compare_weights, equal_buffers
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -160,6 +160,7 @@ class AccelerateCB(TrainCB):
             self._keeps = False
             if self._together is not None and learn.training:
                 compare_weights(learn.model, self._together)
+                compare_fits(learn, self._together)
             self._wrapped = Wrapped(self.accelerator, learn, self.sync_bn)
         if learn.training and not self._warned and isinstance(learn.dl, Shard):
             self._warned = True

@@ -15,7 +15,10 @@ from torch.nn.parallel import DistributedDataParallel
 from minilearn.base.state_dict import fit_modules, loss_parameters
 from minilearn.distributed.sync import Processes
 
+from ..base.batch import n_batches
 from ..base.text import few
+from ..core.nested import changes_training
+from ..core.stream import pick_loader
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -187,6 +190,27 @@ def compare_weights(model: nn.Module, processes: Processes) -> None:
             "the model is made: set_seed(42)",
             stacklevel=2,
         )
+
+
+def compare_fits(learn: Loop, processes: Processes) -> None:
+    """Compare what decides about the training; warn in the first process where it differs."""
+    cbs = [cb for cb in learn.cbs if changes_training(cb)]
+    groups = getattr(learn.opt, "param_groups", ())
+    here = {
+        "callbacks": re.sub(r" at 0x\w+", "", str(cbs)),
+        "optimizer": str([{k: v for k, v in g.items() if k != "params"} for g in groups]),
+        "batches for training": n_batches(pick_loader(learn.dls, True)),
+        "batches for validation": n_batches(pick_loader(learn.dls, False)),
+    }
+    for rank, there in enumerate(processes.gather(here)):
+        changed = [f"{k}: {v}, and {there[k]} there" for k, v in here.items() if v != there[k]]
+        if changed and processes.rank == 0:
+            lines = "\n  ".join(changed)
+            warnings.warn(
+                f"the fit in process {rank} is not that of process 0:\n  {lines}\nGive all the "
+                "same, or their weights may differ",
+                stacklevel=2,
+            )
 
 
 def is_sharded(model: Any) -> bool:

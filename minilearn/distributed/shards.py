@@ -138,8 +138,7 @@ class Shard:
         """Start the next epoch at this process's batch number `start`."""
         dl = self.dl
         if self.shares and isinstance(dl, (ArrayLoader, SeededLoader)):
-            if dl.seed is None:
-                dl.seed = self.processes.gather(draw_seed())[0]
+            dl.used_seed(lambda: self.processes.gather(draw_seed())[0])
             return dl.batches(start, self._deal_out)
         if not self.shares:
             found = islice(iter(dl), start, None)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ..base.batch import describe, map_batch, n_rows, tensors
-from ..base.files import FORMATS
+from ..base.files import FORMATS, user_path
 from ..base.rank import rank
 from ..base.seed import preserved_random_states
 from ..base.state_dict import unwrapped
@@ -39,6 +39,7 @@ from .items import chooses, first_loader
 from .load_export import GRAPH, METADATA, SEVERAL, WEIGHTS, read_model
 
 ONNX = "model.onnx"
+FILES = (METADATA, WEIGHTS, GRAPH, ONNX)
 N_CHECKED = 4  # rows; torch.export takes a single one for a constant
 HALF_PRECISION = 0.05  # how far predictions may be from the model's own, as a fraction
 WAYS = (
@@ -78,7 +79,7 @@ def export(self: Loop, folder: str | Path, *, pt2: bool = False, onnx: bool = Fa
             loaded again predicts otherwise.
         FileExistsError: `folder` holds other files.
     """
-    folder = Path(folder)
+    folder = user_path(folder)
     for cb in self.cbs:
         if isinstance(cb, BatchTransformCB) and cb.on_val:
             warnings.warn(
@@ -262,25 +263,46 @@ def _check(file: str, snapshot: Snapshot, again: Callable[..., Any]) -> None:
 
 @contextmanager
 def _complete_or_absent(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder, which gets the name `folder` when everything is written.
+    """Yield a temporary folder, whose files get into `folder` when all of them are written.
+
+    The metadata are the last to come and the first to go: without them a folder is no export. The
+    folder itself stays, as it may be linked to, be on a disk of its own, or the current one.
 
     Raises:
         FileExistsError: `folder` holds other files than an export's.
     """
-    folder = folder.absolute()
-    found = {path.name for path in folder.iterdir()} if folder.exists() else set()
-    if others := found - {METADATA, WEIGHTS, GRAPH, ONNX}:
+    folder = Path(os.path.realpath(folder))
+    is_new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    ours = [name for name in FILES if _is_export(folder) and (folder / name).is_file()]
+    found = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+    if others := found.difference(ours):
         raise FileExistsError(f"{folder} holds other files ({min(others)}); name another folder")
-    part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
-    old = part.with_suffix(".old")
-    part.mkdir(parents=True)
+    part, old = (folder / f".{os.getpid()}.{kind}" for kind in ("part", "old"))
+    part.mkdir()
+    old.mkdir()
+    moves = [(folder / name, old / name) for name in ours]
     try:
         yield part
-        if folder.exists():
-            folder.rename(old)
-        part.rename(folder)
+        moves += [
+            (part / name, folder / name) for name in reversed(FILES) if (part / name).exists()
+        ]
+        for source, target in moves:
+            os.replace(source, target)
+    except BaseException:
+        for source, target in reversed(moves):
+            if not source.exists() and target.exists():
+                os.replace(target, source)
+        raise
     finally:
-        if old.exists() and not folder.exists():
-            old.rename(folder)
         for left in (part, old):
             shutil.rmtree(left, ignore_errors=True)
+        if is_new and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def _is_export(folder: Path) -> bool:
+    try:
+        return "minilearn" in json.loads((folder / METADATA).read_text())["versions"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False

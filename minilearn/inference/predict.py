@@ -18,11 +18,11 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
 from ..base.batch import describe, n_rows
+from ..base.files import replaced, user_path
 from ..base.seed import preserved_random_states, random_states, restore_random_states
 from ..callbacks.handlers import LambdaCB
 from ..callbacks.training import inputs_and_targets, loss_by_sample, own_loss, part_of
 from ..callbacks.transforms import BatchTransformCB
-from ..checkpoint.files import replaced
 from ..core.callback import Callback, as_callbacks
 from ..core.events import CancelBatchException, Order
 from ..core.history import format_value
@@ -172,7 +172,7 @@ def get_preds(
     want = Wanted(act, with_inputs, with_targs, with_loss, decoded, None if out else to)
     dl = ordered(_loader(self, dl))
     if out is not None:
-        return _to_files(self, dl, cbs, want, Path(out))
+        return _to_files(self, dl, cbs, want, user_path(out))
     found: list[tuple[tuple[Any, ...], int]] = []
     _predict(self, dl, cbs, want, lambda *batch: found.append(batch))
     if (

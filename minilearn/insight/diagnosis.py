@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..base.batch import tensors
+from ..base.batch import is_dense, tensors
 from ..core.callback import Callback, as_callbacks, order_of
 from ..core.events import CancelFitException, CancelStepException, Order
 from ..core.learner import Loop
@@ -165,7 +165,7 @@ class DebugCB(Callback):
         self._open.enter_context(Hooks(list(self._names), self._note))
 
     def _note(self, hook: Hook, mod: nn.Module, inp: Any, outp: Any) -> None:
-        finite = [_finite(x) for x in tensors(outp)]
+        finite = [_finite(x) for x in tensors(outp) if is_dense(x)]
         self._outputs.setdefault(f"{self._names[mod]} ({type(mod).__name__})", []).extend(finite)
 
     def before_batch(self, learn: Loop) -> None:
@@ -200,7 +200,10 @@ class DebugCB(Callback):
 
 
 def _finite(x: Tensor) -> Tensor:
-    return (x.coalesce().values() if x.is_sparse else x).detach().isfinite().all()
+    x = (x.coalesce().values() if x.is_sparse else x).detach()
+    return (
+        (x.float() if x.element_size() == 1 else x).isfinite().all()
+    )  # of 8 bits torch cannot say
 
 
 def first_not_finite(named: dict[str, Any]) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from ..base.batch import tensors
+from ..base.batch import is_dense, tensors
 from ..base.text import few, whole
 from ..core.callback import Callback, attribute
 from ..core.events import Order
@@ -237,12 +237,12 @@ class HooksCallback(Callback):
 
 
 def first_float(x: object) -> Tensor | None:
-    """Return the first floating-point tensor in a nested structure, depth first, or None.
+    """Return the first dense floating-point tensor in a nested structure, depth first, or None.
 
     Args:
         x: what a module returned: a tensor, None, or tuples, lists, dicts and dataclasses of such.
     """
-    return next((t for t in tensors(x) if t.is_floating_point()), None)
+    return next((t for t in tensors(x) if t.is_floating_point() and is_dense(t)), None)
 
 
 def _is_compiled(m: Any) -> bool:

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from numbers import Real
 from typing import Any
 
+from ..base.batch import is_number
 from ..base.rank import rank
 from ..core.callback import Callback
 from ..core.events import CancelException, Order
@@ -193,7 +194,7 @@ class LoggerCB(Callback):
         """Keep what `learn.log` was given for the next record; write media at once."""
         by_update = self.every and learn.training and "epoch" in learn.levels
         for name, value in values.items() if self._on else ():
-            if isinstance(value, Real) or getattr(value, "numel", lambda: 0)() == 1:
+            if is_number(value):
                 if by_update:
                     self.storage.add(name, value, smooth)
             else:

@@ -6,35 +6,79 @@ import csv
 import io
 import json
 import os
-from itertools import count
+import warnings
+import zlib
+from contextlib import suppress
+from functools import reduce
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ..base.files import free, replaced, user_path
 from ..core.history import in_order
 from .base import LoggerCB, need, numbers
 
+EVENTS = "events.out.tfevents.*"
+
 
 class _FileCB(LoggerCB):
-    _read: Any  # a method that returns the records of the file
+    _read: Any  # a method that returns the first `n` records of the file, None for all
     _line: Any  # one that returns the text of a record
     _stream: Any = None  # a pipe or a device, which stays open
 
     def __init__(self, path: str | Path, every: int | None = None) -> None:
+        self.path = user_path(path)
         super().__init__(every)
-        self.path = Path(path)
+
+    def _begin(self) -> None:
+        super()._begin()
+        self.file = self.path.absolute()  # the current folder may change
+        self._sum: int | None = 0  # a checksum of all records that were written
 
     def _open(self) -> None:
-        self.file = self.path if self.scratch is None else self.scratch / self.path.name
+        if self.scratch is not None:
+            self.file = self.scratch / self.path.name
         self.file.parent.mkdir(parents=True, exist_ok=True)
         if os.path.lexists(self.file) and (self.file.is_symlink() or not self.file.is_file()):
-            self._stream = open(self.file, "ab", buffering=0, opener=_without_waiting)
-        elif self.resumed_after is not None and self.file.exists():
-            self._replace(self._read()[: self.written])
+            self._stream = open(self.file, "ab", buffering=0, opener=without_waiting)
+            return
+        if records := self._before():
+            self._replace(records)
         elif self.file.exists():  # no run is lost: the one before gets a number
             self.file.rename(free(self.file))
 
+    def _before(self) -> list[Any]:
+        """Return the records of a resumed fit; none where the file has not those that it wrote."""
+        records: list[Any] = []
+        if self.resumed_after is not None and self.file.exists():
+            with suppress(ValueError, csv.Error):  # another program's
+                records = self._read(self.written)
+        found = reduce(_checksum, records, 0)
+        if len(records) < self.written or self._sum not in (None, found):
+            warnings.warn(
+                f"{self.file} has not the {self.written} records from before the resume: those "
+                "that follow begin a new file, and one of another run gets a number",
+                stacklevel=2,
+            )
+            records, found, self.written = [], 0, 0
+        self._sum = found
+        return records
+
     def _write(self, record: dict[str, Any]) -> None:
+        self._add(record)
+        self._sum = _checksum(self._sum or 0, record)
+
+    def _add(self, record: dict[str, Any]) -> None:
         self._append(self._line(record))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of a logger, and a checksum of what is in the file."""
+        return super().state_dict() | {"sum": self._sum}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on after these records, if the file has them."""
+        super().load_state_dict(state)
+        self._sum = state.get("sum")
 
     def _append(self, text: str) -> None:
         if self._stream is not None:
@@ -55,15 +99,14 @@ class _FileCB(LoggerCB):
         if self._stream is not None:  # what was written cannot be changed
             self._append("".join(map(self._line, records)))
             return
-        part = self.file.with_name(f"{self.file.name}.part")
-        part.write_bytes("".join(map(self._line, records)).encode())
-        part.replace(self.file)
+        with replaced(self.file) as file:
+            file.write("".join(map(self._line, records)).encode())
 
 
 class JSONLLoggerCB(_FileCB):
     """Write each record to a file as a line of JSON; those of epochs have a `time`.
 
-    A new fit renames the file of another (`log_1.jsonl`); a resumed one goes on in it.
+    A new fit renames the file of another (`log_1.jsonl`); a resumed one goes on in its own.
 
     >>> learn.fit(2, cbs=JSONLLoggerCB("records.jsonl"))
 
@@ -82,14 +125,15 @@ class JSONLLoggerCB(_FileCB):
     def _line(self, record: dict[str, Any]) -> str:
         return json.dumps(record, default=str) + "\n"
 
-    def _read(self) -> list[Any]:
-        return [json.loads(line) for line in self.file.read_text().splitlines()]
+    def _read(self, n: int | None = None) -> list[Any]:
+        with self.file.open() as file:
+            return [json.loads(line) for line in islice(file, n)]
 
 
 class CSVLoggerCB(_FileCB):
     """Write the records to a CSV file, numbers in full, nothing where one lacks a column.
 
-    A new fit renames the file of another (`log_1.csv`); a resumed one goes on in it.
+    A new fit renames the file of another (`log_1.csv`); a resumed one goes on in its own.
 
     >>> learn.fit(2, cbs=CSVLoggerCB("history.csv", every=50))
 
@@ -109,9 +153,10 @@ class CSVLoggerCB(_FileCB):
         self.columns: list[str] = []
         super()._open()
 
-    def _write(self, record: dict[str, Any]) -> None:
-        if set(record) <= set(self.columns):
-            super()._write(record)
+    def _add(self, record: dict[str, Any]) -> None:
+        is_begun = self._stream is not None or self.file.exists()  # or else it was moved away
+        if is_begun and set(record) <= set(self.columns):
+            super()._add(record)
         else:
             before = self._read() if self._stream is None and self.file.exists() else ()
             self._replace([*before, record])
@@ -131,16 +176,16 @@ class CSVLoggerCB(_FileCB):
         csv.DictWriter(text, self.columns, lineterminator="\n").writerow(record)
         return text.getvalue()
 
-    def _read(self) -> list[Any]:
+    def _read(self, n: int | None = None) -> list[Any]:
         with self.file.open(newline="") as file:
-            return list(csv.DictReader(file))
+            return list(islice(csv.DictReader(file), n))
 
 
 class TensorBoardCB(LoggerCB):
     """Write the records, figures and histograms as TensorBoard's events, numbers in float64.
 
-    A new fit moves the events of another into a folder `earlier_1`. A resumed one goes on and hides
-    the events of later updates; the figures of a validation that is repeated are there twice.
+    A fit moves the events of others into a folder `earlier_1`. A resumed one goes on and hides its
+    events of later updates; the figures of a validation that is repeated are there twice.
 
     >>> learn.fit(2, cbs=TensorBoardCB("runs/a"))  # doctest: +SKIP
 
@@ -160,23 +205,28 @@ class TensorBoardCB(LoggerCB):
     """
 
     def __init__(self, dir: str | Path, every: int | None = 50) -> None:
+        self.dir = user_path(dir)
         super().__init__(every)
-        self.dir = Path(dir)
         need("tensorboard")
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._folder = self.dir.absolute()  # the current folder may change
+        self.files: list[str] = []  # the names of this run's
 
     def _open(self) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        folder = self.dir if self.scratch is None else self.scratch / "tensorboard"
-        files = sorted(folder.glob("events.out.tfevents.*"))
-        first_new = 0  # as the first fit has one, TensorBoard takes the next for a restart
-        if self.resumed_after is not None:
-            first_new = self.resumed_after + 1
-        elif files:
+        folder = self._folder if self.scratch is None else self.scratch / "tensorboard"
+        others = [f for f in sorted(folder.glob(EVENTS)) if f.name not in self.files]
+        if others:
             (aside := free(folder / "earlier")).mkdir()
-            for file in files:
+            for file in others:
                 file.rename(aside / file.name)
+        # as the first fit has an event 0, TensorBoard takes the next for a restart
+        first_new = 0 if self.resumed_after is None else self.resumed_after + 1
         self.writer: Any = SummaryWriter(str(folder), purge_step=first_new)
+        self.files = [file.name for file in sorted(folder.glob(EVENTS))]
 
     def _write(self, record: dict[str, Any]) -> None:
         for name, x in numbers(record):  # the new style has float64
@@ -190,17 +240,26 @@ class TensorBoardCB(LoggerCB):
     def _close(self, error: BaseException | None) -> None:
         self.writer.close()
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of a logger, and the names of this run's files."""
+        return super().state_dict() | {"files": self.files}
 
-def _without_waiting(path: str, flags: int) -> int:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on in the folder; files of other runs are moved into a folder of theirs."""
+        super().load_state_dict(state)
+        self.files = list(state.get("files", ()))
+
+
+def _checksum(before: int, record: dict[Any, Any]) -> int:
+    """Return the checksum after a record: the same for one that was read from a file again."""
+    values = sorted(f"{k}={v}" for k, v in record.items() if v not in ("", None))
+    return zlib.crc32(str(values).encode(), before)
+
+
+def without_waiting(path: str, flags: int) -> int:
     """Open a pipe, or raise where nobody reads it yet: the fit must not wait for a reader."""
     at_once = getattr(os, "O_NONBLOCK", 0)  # Windows has none
     file = os.open(path, flags | at_once, 0o666)
     if at_once:
         os.set_blocking(file, True)  # a slow reader only slows the fit down
     return file
-
-
-def free(path: Path) -> Path:
-    """Return `path` with the first number that is not taken: `log_1.csv`."""
-    paths = (path.with_name(f"{path.stem}_{n}{path.suffix}") for n in count(1))
-    return next(p for p in paths if not p.exists())

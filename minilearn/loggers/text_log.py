@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ..base.batch import n_batches
+from ..base.files import user_path
 from ..base.rank import rank as this_rank
 from ..base.text import is_terminal, write_out
 from ..core.history import format_value
@@ -22,6 +23,7 @@ from ..core.stream import pick_loader
 from ..metrics.callback import MetricsCB
 from ..progress.terminal import redirected_log
 from .base import LoggerCB
+from .files import without_waiting
 
 COLOURS = {logging.WARNING: "\033[33m", logging.ERROR: "\033[31m", logging.CRITICAL: "\033[31m"}
 
@@ -72,7 +74,8 @@ class LogCB(LoggerCB):
         super().before_fit(learn)
         path = self.scratch if self.scratch and self.path else self.path
         before = list(logging.getLogger("minilearn").handlers)
-        self.logger = setup_logger("minilearn", path)
+        self.logger = setup_logger("minilearn")
+        self._guard(setup_logger, "minilearn", path)
         self._own_handlers = [h for h in self.logger.handlers if path and h not in before]
         self._redirected = ExitStack()
         for cb in learn.cbs:
@@ -204,12 +207,14 @@ def setup_logger(
         logger.addHandler(console := _Console())
         console.setFormatter(_Format(color))
     if output is not None:
-        path = Path(output).absolute()
-        path = path if path.suffix in (".txt", ".log") else path / "log.txt"
-        path = path.with_stem(f"{path.stem}_rank{rank}") if rank else path
+        path = user_path(output).absolute()
+        is_file = not path.is_dir() if path.exists() else path.suffix in (".txt", ".log")
+        path = path if is_file else path / "log.txt"
+        if rank and (path.is_file() or not path.exists()):  # a device may be shared
+            path = path.with_stem(f"{path.stem}_rank{rank}")
         path.parent.mkdir(parents=True, exist_ok=True)
         if not any(getattr(h, "baseFilename", None) == str(path) for h in logger.handlers):
-            handler = logging.FileHandler(path, delay=True)
+            handler = _File(path, delay=True)
             handler.setFormatter(_Format(False))
             logger.addHandler(handler)
     return logger
@@ -220,6 +225,13 @@ class _Console(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         write_out(f"{self.format(record)}\n")
+
+
+class _File(logging.FileHandler):
+    """A file, or a pipe that somebody reads."""
+
+    def _open(self) -> Any:
+        return open(self.baseFilename, self.mode, opener=without_waiting)
 
 
 class _Format(logging.Formatter):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 import warnings
-from numbers import Real
 from typing import Any
 
 from fastcore.basics import noop
 from torch import Tensor
 
-from ..base.batch import HALF, batch_size, counted, describe, map_batch, tensors
+from ..base.batch import HALF, batch_size, counted, describe, is_number, map_batch, tensors
 from ..base.modes import is_training
 from ..base.rank import rank
 from ..base.text import differences, write_out
@@ -41,10 +40,12 @@ class MetricsCB(Callback):
 
     A metric is a torcheval or torchmetrics object, any object with `update(preds, targs)`,
     `compute()` and `reset()`, or a function of `(preds, targs)`, whose values are averaged over the
-    items. A function with a third parameter `sample_weight` gets the weights that
-    `TrainCB(sample_weight=...)` names, and is averaged by them. Each epoch and validation begins
-    anew. Values are read from the device at its end; the training loss is looked at in between, see
-    `on_nan`. What `learn.log` was given is measured in the same way.
+    items. A function, or an `update`, with a third parameter `sample_weight` gets the weights that
+    `TrainCB(sample_weight=...)` names; a function is averaged by them. Where an `update` calls them
+    otherwise, as torcheval's `BinaryAUROC` does, a subclass asks for them: `def update(self, input,
+    target, sample_weight): super().update(input, target, weight=sample_weight)`. Each epoch and
+    validation begins anew. Values are read from the device at its end; the training loss is looked
+    at in between, see `on_nan`. What `learn.log` was given is measured in the same way.
 
     >>> cbs = [TrainCB(), MetricsCB(accuracy, top2=partial(accuracy, topk=2))]
     >>> Learner(model, dls, F.cross_entropy, cbs=cbs).fit(1)
@@ -146,7 +147,8 @@ class MetricsCB(Callback):
             for metric in self.functions:
                 weight = self._weight_of(learn.batch) if metric.weighs else None
                 metric.update(preds, targs, n, weight)
-            self.updater.update(preds, targs, n)
+            weight = self._weight_of(learn.batch) if self.updater.weighing else None
+            self.updater.update(preds, targs, n, weight)
         if self._checked is not None and learn.steps_done // CHECK_EVERY > self._checked:
             self._check_early(learn)
 
@@ -173,7 +175,7 @@ class MetricsCB(Callback):
         n = batch_size(learn.batch, self._split) if self._counts_rows else learn.n_items
         if n is not None and self._unknown is None:
             return n
-        shapes = [tuple(x.shape) for x in tensors(learn.batch)]
+        shapes = [describe(x) for x in tensors(learn.batch)]
         alike = self._unknown == shapes if self._unknown is not None else not self.loss.any
         if not alike or self._adds_up:
             counted(None, learn.batch, "MetricsCB weighs batches by their items")
@@ -204,10 +206,10 @@ class MetricsCB(Callback):
         part = None if "epoch" not in learn.levels else self._part(learn)
         n = learn.n_items if "batch" in learn.levels else 1
         for name, value in values.items():
-            if isinstance(value, Tensor) and value.numel() == 1:
-                value = value.detach().clone().reshape(())  # without what it is a view of
-            elif not isinstance(value, Real):
+            if not is_number(value):
                 continue
+            if isinstance(value, Tensor):
+                value = value.detach().clone().reshape(())  # without what it is a view of
             if self._measuring:
                 self._mean(name, self.logged).update(value, 1 if n is None else n)
             elif "round" in learn.levels:

@@ -149,7 +149,7 @@ class FunctionMean(Mean):
         self.finish = getattr(inner, "finish", None)
         items = getattr(inner, "items", None)
         self.items = partial(items, **keywords) if items else None
-        self.joins, self.weighs = getattr(inner, "joins", False), _takes_weights(inner)
+        self.joins, self.weighs = getattr(inner, "joins", False), takes_weights(inner)
         declared = self.weighs or any(hasattr(inner, n) for n in ("averages", "finish", "items"))
         self.check = None if declared else MeanCheck(self.f)
         super().__init__()
@@ -202,7 +202,8 @@ def _by_item(value: Tensor, preds: Any, targs: Any) -> bool:
     return len(value) > 1 and bool(sizes) and all(n == len(value) not in more for n, *more in sizes)
 
 
-def _takes_weights(f: Callable[..., Any]) -> bool:
+def takes_weights(f: Callable[..., Any]) -> bool:
+    """Return whether a function has a parameter for the weights of samples."""
     try:
         return "sample_weight" in inspect.signature(f).parameters
     except (TypeError, ValueError):  # it has no signature
@@ -244,17 +245,25 @@ def averaged(
 def columns_of(name: str, value: Any) -> dict[str, Any]:
     """Return a metric's value in Python numbers, several columns where it is a dict."""
     if isinstance(value, dict):
-        return {f"{name}_{key}": as_numbers(v) for key, v in value.items()}
+        return {k: v for key in value for k, v in columns_of(f"{name}_{key}", value[key]).items()}
     return {name: as_numbers(value)}
 
 
 def as_numbers(value: Any) -> Any:
-    """Return tensors and sequences of them as Python numbers; this waits for the device."""
+    """Return tensors and sequences of them as Python numbers; this waits for the device.
+
+    What is no number, a metric may return anything, becomes text; None stays.
+    """
     if isinstance(value, Tensor):
-        return value.detach().cpu().double().tolist()
+        value = value.detach().cpu()
+    if hasattr(value, "tolist"):
+        value = value.tolist()
     if isinstance(value, (tuple, list)):
         return [as_numbers(v) for v in value]
-    return float(value)
+    try:
+        return float(value)
+    except Exception:  # it may have a `__float__`
+        return value if value is None else str(value)
 
 
 def loss_of(learn: Any) -> Any:

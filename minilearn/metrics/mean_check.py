@@ -12,10 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..base.batch import is_dense
 from ..base.seed import preserved_random_states
 
 MOST_BYTES = 16 * 1024**2  # of the two batches that are joined
 TOLERANCE = 1e-5  # of the values; rounding moves a mean by less
+
+
+def both_have_rows(preds: Any, targs: Any) -> bool:
+    """Return whether both are tensors that can be joined with those of another batch."""
+    both = isinstance(preds, Tensor) and isinstance(targs, Tensor)
+    return both and all(is_dense(x) and x.dim() > 0 for x in (preds, targs))
 
 
 class MeanCheck:
@@ -40,9 +47,9 @@ class MeanCheck:
         """Return copies of a batch, before the function sees it; None where they cannot serve."""
         if self.done or len(self._batches) == 2:
             return None
-        if not (isinstance(preds, Tensor) and isinstance(targs, Tensor)):
+        if not both_have_rows(preds, targs):
             return None
-        fits = preds.dim() and targs.dim() and 2 * (preds.nbytes + targs.nbytes) <= MOST_BYTES
+        fits = 2 * (preds.nbytes + targs.nbytes) <= MOST_BYTES
         return (preds.clone(), targs.clone()) if fits else None
 
     def keep(self, batch: Any, value: Any, weight: Any) -> None:

@@ -11,13 +11,13 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from ..base.batch import to_device
 from ..base.foreign_names import public_names
 from ..base.lazy import LazyName
 from ..base.text import did_you_mean
-from .mean import FunctionMean
+from .mean import FunctionMean, takes_weights
+from .mean_check import both_have_rows
 
 HISTORIES = ("torchmetrics.wrappers.minmax", "torchmetrics.wrappers.running")
 KEEP_BYTES = 256 * 1024  # clones of predictions and targets kept for one joined update
@@ -100,6 +100,9 @@ class Updater:
         self.functions = [m for m in self.joining if isinstance(m, FunctionMean)]
         self.objects = [m for m in self.joining if not isinstance(m, FunctionMean)]
         self.others = [m for m in metrics if not joins(m)]
+        self.weighing = {
+            id(m) for m in metrics if getattr(m, "weighs", True) and takes_weights(m.update)
+        }
         self.reset()
 
     def reset(self) -> None:
@@ -107,28 +110,28 @@ class Updater:
         self.begun, self.kept, self.bytes, self._kind = False, [], 0, None
         self._on_cpu: set[int] = set()  # metrics whose state the device of the data cannot hold
 
-    def update(self, preds: Any, targs: Any, n: Any = None) -> None:
-        """Update all metrics with a batch of `n` items, now or later."""
+    def update(self, preds: Any, targs: Any, n: Any = None, weight: Any = None) -> None:
+        """Update all metrics with a batch of `n` items, now or later; at once with weights."""
         for metric in self.others:
-            self._update(metric, preds, targs)
+            self._update(metric, preds, targs, weight)
         if self.joining:
-            self._join(preds, targs, n)
+            self._join(preds, targs, n, weight)
         self.begun = True
 
-    def _join(self, preds: Any, targs: Any, n: Any) -> None:
+    def _join(self, preds: Any, targs: Any, n: Any, weight: Any) -> None:
         kind = _kind(preds, targs, n)
         size = KEEP_BYTES if kind is None else preds.nbytes + targs.nbytes
         full = self.bytes + size > KEEP_BYTES or len(self.kept) >= KEEP_BATCHES
         if self.kept and (full or kind != self._kind):
             self.flush()
-        at_once = not self.begun or size >= KEEP_BYTES
+        at_once = not self.begun or size >= KEEP_BYTES or weight is not None
         by_row = kind is not None and kind.by_row and not at_once
         if not by_row:
             for function in self.functions:
-                function.update(preds, targs, n)
+                function.update(preds, targs, n, weight if id(function) in self.weighing else None)
         if at_once:
             for metric in self.objects:
-                self._update(metric, preds, targs)
+                self._update(metric, preds, targs, weight)
         elif by_row or self.objects:  # clones, because a loader may refill its buffers
             self.kept.append((preds.clone(), targs.clone(), by_row))
             self.bytes, self._kind = self.bytes + size, kind
@@ -156,7 +159,7 @@ class Updater:
         for preds, targs, by_row in self.kept[-1:]:
             self._kind = _kind(preds, targs, len(preds) if by_row else None)
 
-    def _update(self, metric: Any, preds: Any, targs: Any) -> None:
+    def _update(self, metric: Any, preds: Any, targs: Any, weight: Any = None) -> None:
         """Update `metric` on the device of the data, or on the CPU if its state has to be there."""
         device = getattr(preds, "device", None)
         if device is not None and getattr(metric, "device", device) != device:
@@ -167,8 +170,9 @@ class Updater:
                 metric.to("cpu")
                 self._on_cpu.add(id(metric))
         if id(metric) in self._on_cpu:
-            preds, targs = to_device((preds, targs), "cpu")
-        metric.update(preds, targs)
+            preds, targs, weight = to_device((preds, targs, weight), "cpu")
+        weighs = weight is not None and id(metric) in self.weighing
+        metric.update(preds, targs, **({"sample_weight": weight} if weighs else {}))
 
 
 def joins(metric: Any) -> bool:
@@ -187,10 +191,10 @@ class Kind(NamedTuple):
 
 def _kind(preds: Any, targs: Any, n: Any) -> Kind | None:
     """Return the kind of a batch of `n` items, None where it cannot be joined."""
-    if not (isinstance(preds, Tensor) and isinstance(targs, Tensor)):
+    if not both_have_rows(preds, targs):
         return None
     p, t = preds.shape, targs.shape
-    if not p or not t or p[0] != t[0]:
+    if p[0] != t[0]:
         return None
     of_preds, of_targs = (p[1:], preds.dtype, preds.device), (t[1:], targs.dtype, targs.device)
     return Kind(of_preds, of_targs, type(n) is int and n == p[0])

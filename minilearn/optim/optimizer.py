@@ -251,14 +251,15 @@ def param_groups(
         wd: weight decay; the optimizer's default where it is not given.
         no_decay: parameters without it: "norm" (norm layers), "bias", "1d" (one dimension or none)
             and patterns of names such as "*.embed*", with commas; "norm,bias,1d" where `wd` is
-            given.
+            given, and "none" for none.
         layer_decay: the last layer has the rate `lr`, each one before it this fraction of the next.
         splitter: takes the model and returns its layers, as modules or lists of parameters.
         lr: one learning rate; or `slice(first, last)`, which grows by a constant factor from layer
             to layer; `slice(last)` has a tenth of it for all other layers.
 
     Raises:
-        ValueError: the splitter left out a parameter, or `layer_decay` comes without one rate.
+        ValueError: the splitter left out a parameter, a pattern of `no_decay` fits none, or
+            `layer_decay` comes without one rate.
 
     Source: layer decay as in Clark et al. 2020, "ELECTRA" (arXiv:2003.10555).
     """
@@ -293,8 +294,13 @@ def _rates(lr: float | slice | None, decay: float | None, n: int) -> list[float 
 def _without_decay(model: nn.Module, rules: str) -> set[int]:
     """Return the ids of the parameters that have no weight decay."""
     tokens = {token.strip() for token in rules.split(",")}
-    patterns = tokens - {"norm", "bias", "1d", ""}
+    patterns = tokens - {"norm", "bias", "1d", "none", ""}
     spared = set()
+    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    for pattern in sorted(patterns):
+        if not any(matches(name, [pattern]) for name in names):
+            hint = did_you_mean(pattern, names) or f"; there are {few(names)}"
+            raise ValueError(f"no_decay: no parameter is named like {pattern!r}{hint}")
     for prefix, module in model.named_modules():
         theirs = getattr(module, "no_weight_decay", set)()
         spared |= {id(p) for name, p in module.named_parameters() if name in theirs}

@@ -98,12 +98,13 @@ class BaseSchedCB(Callback):
     def cleanup_fit(self, learn: Loop) -> None:
         """Note the rates that a next schedule on this optimizer starts from."""
         if self._running:
-            for group, lr in zip(self.schedo.optimizer.param_groups, self._base, strict=False):
+            for group, lr in zip(self._opt.param_groups, self._base, strict=False):
                 group["initial_lr"] = lr
         self._running = False
 
     def _make(self, learn: Loop) -> None:
-        opt, lengths = learn.opt, fit_lengths(learn, self.unit)
+        self._opt = opt = learn.opt
+        lengths = fit_lengths(learn, self.unit)
         if not isinstance(opt, Optimizer):
             raise TypeError(
                 f"{self!r} needs a torch.optim.Optimizer, and this fit has {type(opt).__name__}: "
@@ -159,10 +160,10 @@ class BaseSchedCB(Callback):
         if self.schedo is None:
             return {}
         names = (*RATES, "momentum", "betas", "max_momentum", "base_momentum")
-        groups = [{k: g[k] for k in names if k in g} for g in self.schedo.optimizer.param_groups]
+        groups = [{k: g[k] for k in names if k in g} for g in self._opt.param_groups]
         kind = type(getattr(self.schedo, "main", self.schedo)).__name__
         state = {"kind": kind, "steps": self.steps, "base": self._base, "groups": groups}
-        return state | {"schedule": self.schedo.state_dict()}
+        return state | {"schedule": state_of(self.schedo)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` returned: now, or when the next fit makes its scheduler."""
@@ -172,7 +173,7 @@ class BaseSchedCB(Callback):
 
     def _restore(self, keep_rates: bool = False) -> None:
         state, self._state = self._state, None
-        fresh, saved = self.schedo.state_dict(), state["schedule"]
+        fresh, saved = state_of(self.schedo), state["schedule"]
         self.differences = schedule_differences(
             self.schedo, fresh, saved, asked_lengths(self.sched)
         )
@@ -184,8 +185,10 @@ class BaseSchedCB(Callback):
             factors = [new / old if old else 1.0 for new, old in bases]
         self.steps = state["steps"]
         self._base = [rate * f for rate, f in zip(state["base"], factors, strict=False)]
-        self.schedo.load_state_dict(_scaled(saved, factors))
-        groups = zip(self.schedo.optimizer.param_groups, state["groups"], factors, strict=False)
+        getattr(self.schedo, "load_state_dict", vars(self.schedo).update)(_scaled(saved, factors))
+        if not hasattr(self.schedo, "state_dict"):
+            self.differences += [f"{kind} has no state_dict: it goes on with its numbers alone"]
+        groups = zip(self._opt.param_groups, state["groups"], factors, strict=False)
         for group, options, factor in groups:
             if not keep_rates:
                 peaks = {name: group[name] for name in ("max_lr", "min_lr") if name in group}
@@ -197,6 +200,13 @@ class BaseSchedCB(Callback):
     def __repr__(self) -> str:
         """Show the factory."""
         return f"{type(self).__name__}({factory_name(self.sched)})"
+
+
+def state_of(sched: Any) -> dict[str, Any]:
+    """Return the state of a scheduler; of one without `state_dict` the numbers that it keeps."""
+    if hasattr(sched, "state_dict"):
+        return sched.state_dict()
+    return {name: x for name, x in vars(sched).items() if isinstance(x, (int, float))}
 
 
 def _bases(state: dict[str, Any], otherwise: list[float]) -> list[float]:

@@ -14,7 +14,7 @@ from typing import Any
 from fastcore.basics import noop
 from torch import Tensor
 
-from ..base.batch import n_batches
+from ..base.batch import is_number, n_batches
 from ..base.modes import is_training
 from ..base.notebook import in_notebook
 from ..base.rank import rank
@@ -207,7 +207,7 @@ class ProgressCB(Callback):
             return
         in_training = learn.training and "epoch" in learn.levels
         for name, value in values.items():
-            if not (bar or name in self.plot) or getattr(value, "numel", lambda: 1)() != 1:
+            if not (bar or name in self.plot) or not is_number(value):
                 continue
             if isinstance(value, Tensor):  # a copy, which holds no graph
                 value = value.detach().float().mean()

@@ -337,3 +337,102 @@ def test_the_default_device_can_be_named_by_the_environment(monkeypatch):
         assert default_device() == torch.device("cpu")
     with pytest.raises(AttributeError, match="no_such"):
         _ = batch_module.no_such
+
+
+class Graph:
+    """A batch of two graphs, as torch_geometric has them."""
+
+    def __init__(self):
+        self.x, self.edge_index, self.num_graphs = torch.ones(9, 3), torch.ones(2, 20), 2
+
+
+def item(size):
+    return {"image": torch.ones(3, size, size), "height": size, "file_name": "a.png"}
+
+
+OTHERS = {
+    "items of detectron2": ([item(8), item(9)], 2),
+    "items of one size": ([item(8)] * 4, 4),
+    "items with an image alone": ([{"image": torch.ones(3, 8, 8)}] * 5, 5),
+    "one item": ([item(8)], 1),
+    "items of tensors": ([{"image": torch.ones(3, 8, 8), "boxes": torch.ones(7, 4)}] * 2, 2),
+    "two views as dicts": ([{"ids": torch.ones(4, 7)}, {"ids": torch.ones(4, 9)}], 4),
+    "an item with its target": ((torch.ones(3, 8, 8), torch.tensor(1.0)), None),
+    "a graph and targets": ((Graph(), torch.ones(2)), 2),
+    "a graph": (Graph(), None),
+    "nodes, edges, targets": ((torch.ones(9, 3), torch.ones(2, 20), torch.ones(9)), 9),
+    "nodes and edges by name": ({"x": torch.ones(9, 3), "edge_index": torch.ones(2, 20)}, None),
+    "time first": ((torch.ones(9, 4, 3), torch.ones(4)), None),
+    "targets joined": ((torch.ones(4, 7), torch.ones(28)), None),
+    "sound and its text": ((torch.ones(4, 1, 99), torch.ones(4), torch.ones(31), torch.ones(4)), 4),
+    "positions of one row": ({"ids": torch.ones(4, 7), "position_ids": torch.ones(1, 7)}, 4),
+    "names of classes": ({"x": torch.ones(4, 3), "classes": ["cat", "dog"]}, None),
+    "masks of each image": ({"x": torch.ones(2, 3, 8, 8), "masks": [torch.ones(5, 8, 8)] * 2}, 2),
+    "views and labels": (([torch.ones(6, 3), torch.ones(6, 3)], torch.ones(6)), 6),
+    "words of each text": (([[1, 2], [3], [4, 5, 6]], [0, 1, 0]), 3),
+    "nested tensors": (
+        (torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged), [0, 1]),
+        2,
+    ),
+    "states of an environment": (
+        {"obs": {"eye": torch.ones(4, 3, 8), "pose": torch.ones(4, 2)}, "reward": torch.ones(4)},
+        4,
+    ),
+    "no samples": ((torch.ones(0, 3), torch.ones(0)), 0),
+    "on meta": ((torch.ones(4, 3, device="meta"), torch.ones(4, device="meta")), 4),
+}
+
+
+@pytest.mark.case("F12")
+@pytest.mark.parametrize(("batch", "size"), OTHERS.values(), ids=OTHERS)
+def test_what_other_libraries_call_a_batch_is_counted_or_unknown(batch, size):
+    assert batch_size(batch) == size
+
+
+@pytest.mark.case("F12")
+@pytest.mark.parametrize("name", ["items of detectron2", "items of one size", "one item"])
+def test_the_check_notices_items_that_are_taken_for_inputs_and_targets(name, monkeypatch):
+    monkeypatch.setattr(batch_module, "holds_items", lambda batch: False)
+    with pytest.raises(AssertionError):
+        test_what_other_libraries_call_a_batch_is_counted_or_unknown(*OTHERS[name])
+
+
+def of_items(n):
+    """Values of n items each, and what has no items."""
+    lengths = st.lists(st.integers(1, 9), min_size=n, max_size=n)
+    value = st.one_of(
+        st.lists(st.integers(1, 9), max_size=2).map(lambda shape: torch.ones(n, *shape)),
+        st.just(np.ones((n, 2))),
+        st.just(["a"] * n),
+        lengths.map(lambda ns: [torch.ones(2, m) for m in ns]),
+        lengths.map(lambda ns: pack_sequence([torch.ones(m) for m in ns], enforce_sorted=False)),
+    )
+    named = st.dictionaries(st.sampled_from("abcd"), value, min_size=1)
+    beside = st.sampled_from([{}, {"epoch": 3}, {"split": "train"}, {"none": None}])
+    return st.one_of(
+        st.tuples(value, value),
+        st.tuples(value, value, value),
+        st.tuples(named, value),
+        st.builds(lambda values, more: values | more, named, beside),
+    )
+
+
+@pytest.mark.case("F12")
+@given(st.integers(3, 50).flatmap(lambda n: st.tuples(st.just(n), of_items(n))))
+def test_a_number_of_items_is_the_right_one_or_unknown(found):
+    n, batch = found
+    assert batch_size(batch) in (n, None)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ValueError, OSError, AttributeError, KeyError])
+def test_a_length_that_raises_anything_is_unknown(error):
+    class Lazy:
+        def __len__(self):
+            raise error("not counted yet")
+
+    assert n_batches(Lazy()) is None
+
+
+def test_a_nested_tensor_can_be_described():
+    ragged = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    assert describe((ragged, torch.ones(2))) == "tuple(Tensor[2, nested], Tensor[2])"

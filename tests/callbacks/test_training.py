@@ -1,19 +1,24 @@
 """What TrainCB makes of a batch, of what a model returns, and of the gradients."""
 
 import re
+from collections import namedtuple
+from dataclasses import dataclass
 from functools import partial
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
+import torcheval.metrics as te
 from torch import nn
 from toys import At, linear, toy_learner
+from transformers import BatchEncoding
 
 from minilearn import CutMixCB, GradAccumCB, MetricsCB, MixUpCB, accuracy
 from minilearn.base import batch as batch_module
 from minilearn.callbacks.training import TrainCB, own_loss
 from minilearn.learner import Learner, TrainLearner
+from minilearn.metrics.mean import averaged
 
 LOSS, OTHER = torch.tensor(2.0), torch.tensor(3.0)
 
@@ -42,6 +47,8 @@ def test_a_loss_is_found_in_what_models_return(output, preds, loss):
         {"box": torch.ones(2)},
         ("preds", 2.0),
         (LOSS,),
+        (LOSS, OTHER),
+        [OTHER, LOSS],
         None,
         "loss",
     ],
@@ -302,3 +309,147 @@ def test_mixed_and_accumulated_batches_keep_their_weights():
         learn = Learner(model, (data, data), F.cross_entropy, 0.1, cbs)
         learn.fit(1)
         assert learn.steps_done == 2 and len(learn.get_preds(with_loss=True)[2]) == 12
+
+
+@pytest.mark.case("F18")
+def test_metric_objects_that_ask_for_the_weights_count_by_them_and_others_do_not():
+    class Weighted(te.BinaryAUROC):
+        def update(self, input, target, sample_weight):
+            return super().update(input, target, weight=sample_weight)
+
+    @averaged(joins=True)
+    def joined(preds, targs, sample_weight=None):
+        hits = ((preds > 0) == targs).float()
+        return hits.mean() if sample_weight is None else torch.dot(hits, sample_weight) / total(w=1)
+
+    def total(w):
+        return learn.batch[2].sum()
+
+    data = [(x[:, 0], (y > 1).float(), w) for x, y, w in weighted_batches(5)]
+    x, y, w = map(torch.cat, zip(*data, strict=True))
+    metrics = MetricsCB(
+        Weighted(), joined, mse=te.MeanSquaredError(), plain=te.BinaryAccuracy(), quiet=True
+    )
+    cbs = [TrainCB(sample_weight=2), metrics]
+    learn = Learner(AsIs(), (data, data), F.binary_cross_entropy_with_logits, 0.0, cbs)
+    found = learn.validate()
+    hits = ((x > 0) == y).float()
+    expected = {
+        "Weighted": te.functional.binary_auroc(x, y, weight=w).item(),
+        "joined": (hits @ w / w.sum()).item(),
+        "mse": ((x - y).square() @ w / w.sum()).item(),
+        "plain": ((x > 0.5) == y).float().mean().item(),
+    }
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
+
+
+# ---- K5: batches of other forms ----
+
+
+class AsIs(nn.Module):
+    """Predicts its input; the parameter is there to be trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x):
+        return x + self.w
+
+
+Sample = namedtuple("Sample", "label image place")
+Pair = namedtuple("Pair", "label image")
+NAMES = ("image", "label")  # in the order of inputs and targets
+
+
+@dataclass
+class Row:
+    label: torch.Tensor
+    image: torch.Tensor
+    place: str = "here"
+
+
+def rows(n=3):
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(2, 4, 3, generator=generator).unbind() for _ in range(n)]
+
+
+BY_NAME = {
+    "dict": lambda x, y: {"label": y, "image": x, "place": "here"},
+    "named tuple": lambda x, y: Sample(y, x, torch.ones(4)),
+    "pair": lambda x, y: Pair(y, x),
+    "data class": lambda x, y: Row(y, x),
+    "encoding": lambda x, y: BatchEncoding({"label": y, "image": x}),
+    "read-only": lambda x, y: MappingProxyType({"label": y, "image": x}),
+    "frozen": lambda x, y: Sample(label=y, image=x, place=None),
+}
+
+
+def check_by_name(make):
+    """Inputs and targets are those of the names, whatever their order in the batch."""
+    ours, theirs = linear(n_out=3), linear(n_out=3)
+    cbs = [TrainCB(inputs="image", targets="label"), MetricsCB(F.l1_loss, quiet=True)]
+    data = [make(x, y) for x, y in rows()]
+    learn = Learner(ours, (data, data), F.mse_loss, 0.1, cbs)
+    learn.fit(1)
+    opt = torch.optim.SGD(theirs.parameters(), 0.1)
+    for x, y in rows():
+        F.mse_loss(theirs(x), y).backward()
+        opt.step()
+        opt.zero_grad()
+    assert torch.equal(ours.weight, theirs.weight)
+    x, y = map(torch.cat, zip(*rows(), strict=True))
+    assert learn.history[-1]["l1_loss"] == pytest.approx(F.l1_loss(ours(x), y).item())
+
+
+@pytest.mark.case("F18")
+@pytest.mark.parametrize("make", BY_NAME.values(), ids=BY_NAME)
+def test_names_find_items_in_whatever_has_names(make):
+    check_by_name(make)
+
+
+@pytest.mark.case("F18")
+def test_the_check_notices_named_items_that_are_found_by_position(monkeypatch):
+    monkeypatch.setattr(TrainCB, "_named", lambda self, batch: dict(zip(NAMES, batch, strict=True)))
+    with pytest.raises(AssertionError):
+        check_by_name(BY_NAME["pair"])
+
+
+@pytest.mark.case("F18")
+@pytest.mark.parametrize(
+    ("train", "batch", "says"),
+    [
+        (TrainCB(inputs="x", targets="y"), (1, 2), "this batch has no names"),
+        (TrainCB(targets=["y"]), [torch.ones(2), torch.ones(2)], "this batch has no names"),
+        (TrainCB(n_inp=2), {"x": 1, "y": 2}, "name those of a dict"),
+        (TrainCB(inputs="x", targets="label"), {"x": 1}, None),
+    ],
+)
+def test_settings_that_mean_nothing_for_a_batch_are_refused(train, batch, says):
+    if says is None:  # data to predict for have no targets
+        assert train.split(batch) == ([1], {}, ())
+        return
+    with pytest.raises(TypeError, match=says):
+        train.split(batch)
+
+
+@pytest.mark.case("F18")
+def test_a_list_of_items_goes_to_a_model_as_it_is():
+    class Detector(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = linear()
+
+        def forward(self, items):
+            loss = sum(self.layer(item["image"].mean((1, 2))).square().sum() for item in items)
+            return {"loss_box": loss / len(items), "num_boxes": torch.tensor(7)}
+
+    items = [{"image": torch.randn(3, n, n), "height": n} for n in range(4, 11)]
+    data = [items[:3], items[3:6], items[6:]]
+    model = Detector()
+    learn = Learner(model, (data, data), None, 0.0, [TrainCB(), MetricsCB(quiet=True)])
+    learn.fit(1)
+    loss = model(items)["loss_box"].item()
+    row = learn.history[-1]
+    assert row["train_loss"] == pytest.approx(loss) and row["loss_box"] == pytest.approx(loss)
+    assert row["num_boxes"] == 7

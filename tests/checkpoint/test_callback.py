@@ -22,6 +22,7 @@ from torch import nn
 from toys import At, linear, toy_dls, toy_learner
 
 from minilearn import EMACB, Callback, CheckpointCB, Learner, MetricsCB, TrainCB, load_model
+from minilearn.checkpoint import callback as checkpoint_callback
 from minilearn.checkpoint.files import (
     Background,
     CorruptFileError,
@@ -621,6 +622,94 @@ def test_of_two_runs_that_save_at_once_one_takes_another_name(links, tmp_path, m
     assert not list(tmp_path.glob(".*.part"))
 
 
+def weights_of(folder):
+    return {p.name: load_model(p, linear()).weight[0, 0].item() for p in folder.glob("*.safet*")}
+
+
+def check_weights_of_others_stay(folder):
+    """Two runs save weights alone into one folder; the first is resumed and prunes its own."""
+    learn = Learner(linear(), (toy_dls()[0], None), cbs=[Fills(1.0), CheckpointCB(folder / "a")])
+    learn.fit(2, cbs=CheckpointCB(folder / "w", weights_only=True, keep=None))
+    for file in (folder / "w").iterdir():
+        file.unlink()
+    fill(2.0, folder / "w", 3, weights_only=True)
+    theirs = weights_of(folder / "w")
+    learn.fit(4, cbs=CheckpointCB(folder / "w", weights_only=True, keep=1), resume=True)
+    after = weights_of(folder / "w")
+    assert theirs.items() <= after.items() and set(theirs.values()) == {2.0}
+    assert [value for name, value in after.items() if name not in theirs] == [1.0]
+
+
+@pytest.mark.case("F35")
+def test_weights_alone_of_another_run_are_neither_overwritten_nor_pruned(tmp_path):
+    check_weights_of_others_stay(tmp_path)
+
+
+@pytest.mark.case("F35")
+def test_the_check_notices_weights_that_are_known_by_their_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint_callback, "holds_run", lambda path, run: path.is_file())
+    with pytest.raises(AssertionError):
+        check_weights_of_others_stay(tmp_path)
+
+
+def check_what_took_our_place_stays(folder, put, **kwargs):
+    """In mid-run somebody puts something under the name of a file that is to be pruned."""
+
+    def replace(learn):
+        name = folder / saver.files[0][0]
+        name.unlink()
+        put(name)
+
+    saver = CheckpointCB(folder, keep=1, background=False, **kwargs)
+    toy_learner([saver, At("before_round", replace, lambda learn: learn.epoch == 1)]).fit(3)
+    assert len([*folder.iterdir()]) == 2  # theirs, and the newest of ours
+
+
+def put_run(path):
+    learn = toy_learner()
+    learn.fit(1)
+    learn.save_checkpoint(path)
+
+
+TAKERS = {
+    "a text": lambda path: path.write_text("precious"),
+    "a folder": lambda path: path.mkdir(),
+    "a link": lambda path: path.symlink_to("nowhere"),
+    "another run": put_run,
+}
+
+
+@pytest.mark.case("F35")
+@pytest.mark.parametrize("put", TAKERS.values(), ids=TAKERS)
+@pytest.mark.parametrize("weights_only", [False, True])
+def test_what_took_the_place_of_a_file_is_not_pruned(put, weights_only, tmp_path):
+    check_what_took_our_place_stays(tmp_path, put, weights_only=weights_only)
+
+
+@pytest.mark.case("F35")
+def test_the_check_notices_a_file_that_is_pruned_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint_callback, "_written", lambda path: 1)
+    with pytest.raises(AssertionError):
+        check_what_took_our_place_stays(tmp_path, TAKERS["a text"])
+
+
+@pytest.mark.case("F35")
+@pytest.mark.parametrize("weights_only", [False, True])
+def test_links_folders_and_files_that_have_the_usual_names_stay(weights_only, tmp_path):
+    suffix = ".safetensors" if weights_only else ".ckpt"
+    names = [f"epoch{n:03}-step{2 * n + 2:07}{suffix}" for n in range(3)]
+    (tmp_path / names[0]).symlink_to("nowhere")
+    (tmp_path / names[1]).mkdir()
+    (tmp_path / names[2]).write_text("precious")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*checkpoints of another fit")
+        saver = CheckpointCB(tmp_path, keep=None, weights_only=weights_only)
+        toy_learner([saver]).fit(3)
+    assert not {*names} & {name for name, _ in saver.files} and len(saver.files) == 3
+    assert (tmp_path / names[0]).is_symlink() and (tmp_path / names[1]).is_dir()
+    assert (tmp_path / names[2]).read_text() == "precious"
+
+
 def test_a_dry_run_writes_to_its_own_folder(tmp_path):
     learn = toy_learner([MetricsCB(), CheckpointCB(tmp_path / "runs")])
     learn.dry_run()
@@ -957,3 +1046,46 @@ def test_weights_alone_beside_whole_checkpoints_go_on_with_them(tmp_path):
     assert len(learn.history) == 5 and len(best.files) <= 2
     with pytest.raises(ValueError, match="add one"):
         toy_learner([CheckpointCB(tmp_path / "best", weights_only=True)]).fit(3, resume=True)
+
+
+# ---- names of files from what a metric returns ----
+
+
+class Says:
+    """A metric with a given value in each epoch and validation."""
+
+    def __init__(self, *values):
+        self.values, self.n = values, -1
+
+    def update(self, preds, targs):
+        pass
+
+    def reset(self):
+        self.n += 1
+
+    def compute(self):
+        return self.values[self.n % len(self.values)]
+
+
+@pytest.mark.case("F03")
+@pytest.mark.filterwarnings("ignore:metric 'q' has no state_dict")
+@pytest.mark.parametrize(
+    ("value", "pattern", "name"),
+    [
+        (None, "{epoch}-{q:.3f}", "epoch000-step0000002"),
+        ([1.0, 2.0], "{epoch}-{q:.3f}", "epoch000-step0000002"),
+        ("cat", "{epoch}-{q:.3f}", "epoch000-step0000002"),
+        ("a/b\\c", "{epoch}-{q}", "0-a_b_c"),
+        (float("nan"), "{epoch}-{q:.3f}", "0-nan"),
+        (0.25, "{epoch}-{q:.3f}", "0-0.250"),
+    ],
+)
+def test_a_value_that_no_pattern_takes_gives_the_usual_name(value, pattern, name, tmp_path):
+    cb = CheckpointCB(tmp_path, name=pattern)
+    learn = toy_learner([MetricsCB(q=Says(value), quiet=True), cb])
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        learn.fit(1)
+    assert [file for file, _ in cb.files] == [f"{name}.ckpt"]
+    assert any("the usual name is used" in str(w.message) for w in said) is name.startswith("epoch")
+    assert (tmp_path / f"{name}.ckpt").exists()

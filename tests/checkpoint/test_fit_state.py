@@ -2,13 +2,14 @@
 
 import warnings
 from functools import partial
+from types import FunctionType
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.optim import lr_scheduler as L
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, RandomSampler, Subset, TensorDataset
 from toys import linear
 
 from minilearn import (
@@ -23,6 +24,7 @@ from minilearn import (
     EpochSchedCB,
     GradAccumCB,
     Learner,
+    LimitBatchesCB,
     MetricsCB,
     MixUpCB,
     ParamSchedCB,
@@ -377,6 +379,11 @@ def test_where_nothing_tells_them_apart_another_number_is_said(tmp_path):
 
 # ---- what has changed ----
 
+
+def halved(samples):
+    return torch.utils.data.default_collate(samples[::2])
+
+
 CLASSES = (DataLoader(TensorDataset(X, Y), 4), None)
 
 CHANGES = {
@@ -465,6 +472,63 @@ CHANGES = {
         {"cbs": lambda: [ParamSchedCB(weight_decay=float)]},
         {"cbs": lambda: [ParamSchedCB(weight_decay=float, momentum=float)]},
     ),
+    "model, 1: Dropout(p=0.1, inplace=False) saved, Dropout(p=0.5, inplace=False) here": (
+        {"model": lambda: nn.Sequential(linear(), nn.Dropout(0.1))},
+        {"model": lambda: nn.Sequential(linear(), nn.Dropout(0.5))},
+    ),
+    "model, 1: ReLU(inplace=False) saved, Tanh() here": (
+        {"model": lambda: nn.Sequential(linear(), nn.ReLU())},
+        {"model": lambda: nn.Sequential(linear(), nn.Tanh())},
+    ),
+    "model, dtype: torch.float32 saved, torch.float64 here": (
+        {},
+        {
+            "model": lambda: linear().double(),
+            "dls": lambda: ([(X.double(), X[:, :1].double())] * 6, None),
+        },
+    ),
+    "delta=1.0) saved, HuberLoss(reduction='mean', delta=0.1) here": (
+        {"loss": nn.HuberLoss()},
+        {"loss": nn.HuberLoss(delta=0.1)},
+    ),
+    "loss, itself: MSELoss(reduction='mean') saved, MSELoss(reduction='sum') here": (
+        {"loss": nn.MSELoss()},
+        {"loss": nn.MSELoss(reduction="sum")},
+    ),
+    "CrossEntropyLoss(weight=[2]: [1.0, 5.0] ": (
+        {
+            "loss": nn.CrossEntropyLoss(torch.tensor([1.0, 2.0])),
+            "model": linear(n_out=2),
+            "dls": CLASSES,
+        },
+        {
+            "loss": nn.CrossEntropyLoss(torch.tensor([1.0, 5.0])),
+            "model": linear(n_out=2),
+            "dls": CLASSES,
+        },
+    ),
+    "train loader, dataset tensors: ([24, 3]: ": (
+        {},
+        {"dls": lambda: (DataLoader(TensorDataset(X + 1, X[:, :1]), 4), None)},
+    ),
+    "train loader, dataset indices: range(0, 12) saved, range(12, 24) here": (
+        {"dls": lambda: (DataLoader(Subset(TensorDataset(X, Y), range(12)), 4), None)},
+        {"dls": lambda: (DataLoader(Subset(TensorDataset(X, Y), range(12, 24)), 4), None)},
+    ),
+    "train loader, sampler replacement: False saved, True here": (
+        {"dls": loaders(sampler=RandomSampler(X))},
+        {"dls": loaders(sampler=RandomSampler(X, replacement=True))},
+    ),
+    "train loader, collate_fn: default_collate saved, halved here": (
+        {},
+        {"dls": loaders(collate_fn=halved)},
+    ),
+    "train loader, num_workers: 0 saved, 1 here": ({}, {"dls": loaders(num_workers=1)}),
+    "callbacks: TrainCB saved, LimitBatchesCB, TrainCB here": (
+        {},
+        {"cbs": lambda: [LimitBatchesCB(5)]},
+    ),
+    "count: None saved, len here": ({}, {"count": len}),
     "eps: 1e-08 saved, 1e-06 here": (
         {"opt_func": "adamw"},
         {"opt_func": lambda p, lr: torch.optim.AdamW(p, lr, eps=1e-6)},
@@ -477,7 +541,8 @@ def arrays(shuffle=True, seed=None):
 
 
 def changed(folder, sched=None, cbs=lambda: [], **kwargs):
-    kwargs = {k: v() if k == "dls" and callable(v) else v for k, v in kwargs.items()}
+    makers = [k for k in ("dls", "model") if type(kwargs.get(k)) is FunctionType]
+    kwargs |= {k: kwargs[k]() for k in makers}
     extra = [BatchSchedCB(sched)] if sched else []
     return learner(folder, *extra, *cbs(), **kwargs)
 
@@ -493,6 +558,40 @@ def test_what_has_changed_is_said_with_both_values(line, tmp_path):
     assert line in said(changed(tmp_path / "new", **after).fit, 3, resume=file)
     same = changed(tmp_path / "same", **before)
     assert "not the fit that was saved" not in said(same.fit, 3, resume=file)
+
+
+class Centers(nn.Module):
+    """A loss with a buffer that training moves, named as the argument that it was made with."""
+
+    def __init__(self, centers):
+        super().__init__()
+        self.register_buffer("centers", centers)
+
+    def forward(self, preds, targs):
+        self.centers += preds.detach().mean()
+        return F.mse_loss(preds, targs)
+
+
+class ByEpoch(TensorDataset):
+    """A data set that knows its epoch, and a table that is too long to show."""
+
+    def __init__(self, epoch=0):
+        super().__init__(X, X[:, :1])
+        self.epoch, self.table = epoch, dict.fromkeys(range(1000), self)
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+
+@pytest.mark.case("F31")
+def test_what_training_itself_moves_is_no_change_of_the_program(tmp_path):
+    def make(folder):
+        loss, dls = Centers(torch.zeros(1)), (DataLoader(ByEpoch(), 4), None)
+        return learner(folder, loss=loss, dls=dls)
+
+    make(tmp_path).fit(2)
+    file = newest_first(tmp_path)[0]
+    assert "not the fit that was saved" not in said(make(tmp_path / "new").fit, 4, resume=file)
 
 
 @pytest.mark.case("F29")
@@ -698,3 +797,84 @@ def test_the_check_notices_files_that_are_known_by_their_path(tmp_path, monkeypa
     monkeypatch.setattr(CheckpointCB, "load_state_dict", by_path)
     with pytest.raises(AssertionError):
         check_path(tmp_path / "run", moved)
+
+
+# ---- what only describes a callback or a model ----
+
+
+class Unready(Callback):
+    """Shows what a fit sets first."""
+
+    def __repr__(self):
+        return f"Unready({self.total / self.count})"
+
+    def before_fit(self, learn):
+        self.seen = 0
+
+    def after_batch(self, learn):
+        self.seen += 1
+
+    def state_dict(self):
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state):
+        self.seen = state["seen"]
+
+
+class Raises(Unready):
+    def __init__(self, error):
+        self.error = error
+
+    def __repr__(self):
+        raise self.error
+
+
+def check_shown(cbs, folder):
+    """A callback that cannot be shown is saved, found again and resumed."""
+    learner(folder, *cbs).fit(1)
+    again = [type(cb)(*vars(cb).get("args", ())) if type(cb) is Unready else cb for cb in cbs]
+    learn = learner(folder, *again)
+    learn.fit(2, resume=True)
+    assert learn.epoch == 1 and [cb.seen for cb in again] == [12] * len(again)
+
+
+@pytest.mark.case("F09")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: [Unready()],
+        lambda: [Unready(), Unready()],
+        lambda: [Raises(RuntimeError("no"))],
+        lambda: [Raises(KeyError("k")), Raises(ZeroDivisionError())],
+        lambda: [Unready(), Raises(RecursionError("deep"))],
+    ],
+)
+def test_a_callback_that_cannot_be_shown_is_saved_and_resumed(make, tmp_path):
+    check_shown(make(), tmp_path)
+
+
+@pytest.mark.case("F09")
+def test_the_check_notices_callbacks_that_must_be_shown(tmp_path, monkeypatch):
+    monkeypatch.setattr(process_state, "_shown", repr)
+    with pytest.raises((AssertionError, AttributeError)):
+        check_shown([Unready()], tmp_path)
+
+
+@pytest.mark.case("F07")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "trace", [torch.jit.script, lambda m: torch.jit.trace(m, X[:4]), torch.fx.symbolic_trace]
+)
+def test_a_traced_model_is_saved_and_resumed(trace, tmp_path):
+    def model():
+        torch.manual_seed(0)
+        layers = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
+        return trace(layers)
+
+    unbroken = learner(tmp_path / "a", model=model())
+    unbroken.fit(2)
+    learner(tmp_path / "b", model=model()).fit(1)
+    resumed = learner(tmp_path / "b", model=model())
+    resumed.fit(2, resume=True)
+    states = unbroken.model.state_dict(), resumed.model.state_dict()
+    assert states[0].keys() == states[1].keys() and all(map(torch.equal, *map(dict.values, states)))

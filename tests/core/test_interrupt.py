@@ -1,5 +1,6 @@
 """Ctrl-C: all is cleaned up, the interrupt leaves the fit, and the Learner stays usable."""
 
+import _thread
 import os
 import signal
 import subprocess
@@ -9,12 +10,15 @@ import threading
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from interrupted import interrupts
 from torch import nn
 from toys import At, Trace, batches, toy_learner
 
+from minilearn.callbacks.averaging import EMACB
+from minilearn.callbacks.precision import ClosureCB
 from minilearn.callbacks.training import TrainCB
 from minilearn.core.interrupt import Interrupts
 from minilearn.learner import Learner
@@ -213,3 +217,72 @@ def test_what_runs_after_an_interrupted_fit_does_not_change_that_it_was_interrup
     learn.fit(1, on_interrupt="stop")
     learn.validate()
     assert learn.interrupted
+
+
+# ---- who else may interrupt an update ----
+
+
+class Handled(Exception):
+    """What a user's own handler of Ctrl-C raises."""
+
+
+def raises_its_own(number, frame):
+    raise Handled
+
+
+def in_a_closure():
+    calls = []
+
+    def loss(preds, targs):
+        calls.append(1)
+        if len(calls) == 3:  # the third evaluation of the first update
+            os.kill(os.getpid(), signal.SIGINT)
+        return F.mse_loss(preds, targs)
+
+    return Learner(nn.Linear(3, 1), (batches(3), None), loss, 1, ClosureCB(), torch.optim.LBFGS)
+
+
+def in_zero_grad():
+    class Clears(TrainCB):
+        def zero_grad(self, learn):
+            os.kill(os.getpid(), signal.SIGINT)
+            super().zero_grad(learn)
+
+    return toy_learner([Clears()])
+
+
+def in_an_average():
+    class Average(EMACB):
+        def after_step(self, learn):
+            os.kill(os.getpid(), signal.SIGINT)
+            super().after_step(learn)
+
+    return toy_learner([Average()])
+
+
+def by_another_thread():
+    class Interrupts(torch.optim.SGD):
+        def step(self, closure=None):
+            _thread.interrupt_main()
+            super().step()
+
+    return toy_learner([], opt_func=Interrupts)
+
+
+@pytest.mark.case("F14")
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Handled])
+@pytest.mark.parametrize("make", [in_a_closure, in_zero_grad, in_an_average, by_another_thread])
+def test_wherever_an_interrupt_comes_from_the_update_is_whole(make, error):
+    counted, own = [], signal.getsignal(signal.SIGINT)
+    if error is Handled:
+        signal.signal(signal.SIGINT, raises_its_own)
+    try:
+        learn = make()
+        learn.on("cleanup_step", lambda learn: counted.append(learn.steps_done))
+        with pytest.raises(error):
+            learn.fit(1)
+        kept = signal.getsignal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, own)
+    assert counted == [1] and learn.steps_done == 1
+    assert kept is (raises_its_own if error is Handled else own)

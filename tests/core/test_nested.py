@@ -86,7 +86,8 @@ def small_learner(kind="arrays", cbs=()):
     cbs[1]._log = lambda row: None
     model = small_model()
     opt = optim.Adam(model.parameters(), 0.05) if kind == "torch" else None
-    return Learner(model, small_dls(kind), F.cross_entropy, 0.05, cbs, optim.Adam, opt=opt)
+    made = {"opt_func": optim.Adam} if opt is None else {"opt": opt}
+    return Learner(model, small_dls(kind), F.cross_entropy, 0.05, cbs, **made)
 
 
 def everything(learn):

@@ -4,7 +4,7 @@ import contextlib
 import gc
 import warnings
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, namedtuple
 from types import SimpleNamespace
 
 import pytest
@@ -22,9 +22,11 @@ from torch.utils.data import (
 )
 from toys import At, batches, linear, toy_learner
 
-from minilearn.base.batch import describe
+from minilearn import EMACB, LogCB, MetricsCB, ProgressCB, TimerCB
+from minilearn.base.batch import describe, tensors
 from minilearn.callbacks.training import TrainCB
 from minilearn.checkpoint.callback import CheckpointCB
+from minilearn.core import fit as fit_module
 from minilearn.core import plan as plan_module
 from minilearn.core import stream as stream_module
 from minilearn.core.events import CancelEpochException, CancelFitException
@@ -558,3 +560,86 @@ def test_workers_stay_alive_where_no_data_set_follows_the_epoch():
     note = At("before_round", lambda learn: alive.append(loader._iterator), times=3)
     toy_learner([note], dls=(loader,)).fit(3)
     assert alive[1] is alive[2] is not None
+
+
+# ---- lists of batches, and lengths that are no length ----
+
+Pair = namedtuple("Pair", "x y")
+FORMS = {
+    "lists, as of list(loader)": lambda x, y: [x, y],
+    "tuples": lambda x, y: (x, y),
+    "named tuples": Pair,
+    "dicts": lambda x, y: {"x": x, "y": y},
+    "inputs by name": lambda x, y: ({"input": x}, y),
+    "items": lambda x, y: [{"x": a, "y": b, "id": 3} for a, b in zip(x, y, strict=True)],
+}
+
+
+class Any(TrainCB):
+    """Takes batches of any form."""
+
+    def predict(self, learn):
+        x = next(tensors(learn.batch))
+        learn.preds = learn.model(x if x.dim() > 1 else x[None])
+
+    def get_loss(self, learn):
+        learn.loss = learn.preds.square().mean()
+
+
+def count_updates(form):
+    learn = Learner(linear(), [FORMS[form](x, y) for x, y in batches(5)], None, 0.1, [Any()])
+    learn.fit(1)
+    return learn.steps_done
+
+
+@pytest.mark.case("F18")
+@pytest.mark.parametrize("form", FORMS)
+def test_a_list_of_batches_of_any_form_is_a_training_loader(form):
+    assert count_updates(form) == 5
+
+
+@pytest.mark.case("F18")
+@pytest.mark.parametrize("form", ["lists, as of list(loader)", "dicts"])
+def test_the_check_notices_batches_that_are_taken_for_loaders(form, monkeypatch):
+    monkeypatch.setattr(stream_module, "_is_loader", lambda dls: False)
+    with pytest.raises((AssertionError, StopIteration, RuntimeError)):
+        assert count_updates(form) == 5
+
+
+class Odd(list):
+    """Batches whose number is asked for in vain."""
+
+    answer = None
+
+    def __len__(self):
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+ANSWERS = [RuntimeError("lazy"), ValueError("?"), OSError("no server"), AttributeError("n"), -1]
+ANSWERS += [10**30, 2.5, None, "many", KeyError("len")]
+
+
+def check_odd_length(answer):
+    data = Odd(batches(5))
+    data.answer = answer
+    cbs = [TrainCB(), MetricsCB(quiet=True), ProgressCB(), LogCB(1), EMACB(), TimerCB()]
+    learn, plain = Learner(linear(), (data, data), cbs=cbs), linear()
+    learn.fit(2)
+    assert learn.steps_done == 10
+    Learner(plain, (batches(5), None), cbs=[TrainCB()]).fit(2)
+    assert torch.equal(learn.model.weight, plain.weight)
+
+
+@pytest.mark.case("F01")
+@pytest.mark.parametrize("answer", ANSWERS, ids=repr)
+def test_a_loader_that_cannot_say_its_length_is_a_stream(answer):
+    check_odd_length(answer)
+
+
+@pytest.mark.case("F01")
+def test_the_check_notices_a_length_that_ends_the_fit(monkeypatch):
+    monkeypatch.setattr(fit_module, "n_batches", len)
+    with pytest.raises((AssertionError, RuntimeError)):
+        check_odd_length(ANSWERS[0])

@@ -4,13 +4,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn, optim
-from toys import assert_same_weights, batches
+from toys import At, assert_same_weights, batches
 
 from minilearn.callbacks.averaging import EMACB
 from minilearn.callbacks.gradients import ClipGradCB, GradAccumCB
 from minilearn.callbacks.precision import ScaledPrecision
 from minilearn.callbacks.training import TrainCB
+from minilearn.core.events import with_cbs
 from minilearn.core.fit import Fitting
+from minilearn.core.learner import Loop
 from minilearn.learner import Learner
 from minilearn.optim.sched_callbacks import BatchSchedCB
 
@@ -96,7 +98,7 @@ def test_a_group_of_batches_without_any_gradient_makes_no_update(at, updates):
 
 @pytest.mark.case("F13")
 def test_the_check_of_updates_notices_one_without_gradients(monkeypatch):
-    monkeypatch.setattr(Fitting, "_any_grad", lambda self: True)
+    monkeypatch.setattr(Fitting, "_can_step", lambda self: True)
     with pytest.raises(AssertionError):
         check_no_update([TrainCB()])
 
@@ -113,3 +115,100 @@ def test_a_step_of_the_users_own_needs_no_gradients():
     learn = Learner(nn.Linear(3, 1), (batches(4), None), cbs=[Evolves()])
     learn.fit(1)
     assert learn.steps_done == 4
+
+
+# ---- gradients that are there, and go before the step ----
+
+
+def drops(p):
+    p.grad = None
+
+
+WAYS = {
+    "the optimizer's own": lambda learn: learn.opt.zero_grad(),
+    "the model's own": lambda learn: learn.model.zero_grad(),
+    "by hand": lambda learn: [drops(p) for p in learn.model.parameters()],
+    "by the action": lambda learn: learn.zero_grad(),
+    "all at once": lambda learn: learn.clear_grads(),
+}
+
+
+@pytest.mark.case("F13")
+@pytest.mark.parametrize("event", ["after_backward", "before_step"])
+@pytest.mark.parametrize("way", WAYS)
+def test_gradients_that_a_callback_clears_make_no_update(way, event):
+    clears = At(event, WAYS[way], when=lambda learn: learn.iter == 1)
+    check_no_update([TrainCB(), clears], at=())
+
+
+@pytest.mark.case("F13")
+def test_the_check_of_updates_notices_gradients_that_went_before_the_step(monkeypatch):
+    monkeypatch.setattr(Loop, "_one_step", with_cbs("step", after=False)(step_without_looking))
+    clears = At("before_step", WAYS["by hand"], when=lambda learn: learn.iter == 1)
+    with pytest.raises(AssertionError):
+        check_no_update([TrainCB(), clears], at=())
+
+
+def step_without_looking(self):
+    self.step()
+    self.plan.steps_done += 1
+    self.callback("after_step")
+    self.zero_grad()
+
+
+@pytest.mark.case("F13")
+def test_a_group_whose_gradients_go_before_the_step_makes_no_update():
+    clears = At("before_step", WAYS["by hand"], when=lambda learn: learn.iter == 3)
+    learn = Learner(Detached(()), (batches(8), None), cbs=[TrainCB(), GradAccumCB(2), clears])
+    learn.fit(1)
+    assert learn.steps_done == 3
+
+
+class Plain:
+    """An optimizer that has a step and nothing else."""
+
+    def __init__(self, params, lr):
+        self.params, self.lr = list(params), lr
+
+    @torch.no_grad()
+    def step(self):
+        for p in self.params:
+            p.add_(p.grad, alpha=-self.lr)
+
+
+@pytest.mark.case("F13")
+def test_an_optimizer_that_has_a_step_alone_trains_as_by_hand():
+    data, ours, theirs = batches(8), Detached(), Detached()
+    learn = Learner(ours, (data, None), F.mse_loss, 0.1, [TrainCB(), ClipGradCB(1e9)], Plain)
+    learn.fit(1)
+    assert learn.steps_done == 7
+    opt = optim.SGD(theirs.parameters(), 0.1)
+    for number, (x, y) in enumerate(data):
+        if number != 1:
+            opt.zero_grad()
+            F.mse_loss(theirs.layer(x), y).backward()
+            opt.step()
+    assert_same_weights(ours.layer, theirs.layer)
+
+
+@pytest.mark.case("F13")
+def test_two_optimizers_in_one_make_an_update_where_one_of_them_has_gradients():
+    class Both(Plain):
+        def __init__(self, *opts):
+            self.opts = opts
+
+        def step(self):
+            for opt in self.opts:
+                opt.step()
+
+    model = nn.ModuleDict({"made": nn.Linear(3, 1), "judged": nn.Linear(1, 1)})
+
+    class Turns(TrainCB):
+        def predict(self, learn):
+            made = model["made"](learn.batch[0])
+            learn.preds = made if learn.iter % 2 else model["judged"](made.detach())
+
+    opt = Both(*(optim.SGD(part.parameters(), 0.1) for part in model.values()))
+    learn = Learner(model, (batches(8), None), lr=None, opt=opt, cbs=[Turns(), average := EMACB()])
+    learn.fit(1)
+    assert learn.steps_done == average.n_averaged == 8

@@ -7,9 +7,12 @@ import random
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from picklable import Draws
+from torch import nn
 from torch.utils.data import DataLoader, Subset, TensorDataset, WeightedRandomSampler
 
+from minilearn import LambdaCB, Learner, TrainCB
 from minilearn.data import ArrayLoader, SeededLoader, seeded
 
 
@@ -231,3 +234,35 @@ def test_columns_that_are_lists_and_dict_batches():
     loader = ArrayLoader({"n": torch.arange(3), "text": ["a", "b", "c"]}, 2, as_tuple=False)
     first, second = loader
     assert (first["n"].tolist(), first["text"], second["text"]) == ([0, 1], ["a", "b"], ["c"])
+
+
+def orders(learn, n_epochs=2):
+    """Fit, and return the first column of every batch as it came."""
+    seen = []
+    watch = LambdaCB(before_batch=lambda learn: seen.append(learn.batch[0][:, 0].tolist()))
+    learn.fit(n_epochs, cbs=watch)
+    return seen
+
+
+@pytest.mark.parametrize("kind", [DataLoader, SeededLoader, ArrayLoader])
+def test_the_same_random_numbers_give_a_new_fit_on_the_same_loaders_the_same_order(kind):
+    data = torch.arange(24.0).view(12, 2), torch.zeros(12, 1)
+    source = dict(enumerate(data)) if kind is ArrayLoader else TensorDataset(*data)
+    dl, found = kind(source, 4, shuffle=True), []  # torch's own loader shows what is expected
+    for _ in range(2):
+        torch.manual_seed(3)
+        learn = Learner(nn.Linear(2, 1), (dl,), F.mse_loss, 1e-4, [TrainCB()])
+        found.append(orders(learn))
+    assert found[0] == found[1]
+    assert orders(learn) != found[0]  # the next fit has a new order
+    assert found[0][:3] != found[0][3:]  # and so has each epoch
+
+
+def test_a_seed_that_was_given_fixes_the_order_over_all_fits():
+    data = torch.arange(24.0).view(12, 2), torch.zeros(12, 1)
+    one, two = (ArrayLoader(dict(enumerate(data)), 4, shuffle=True, seed=5) for _ in range(2))
+    learns = [Learner(nn.Linear(2, 1), (dl,), F.mse_loss, 1e-4, [TrainCB()]) for dl in (one, two)]
+    torch.manual_seed(0)
+    whole = orders(learns[0], 4)
+    torch.manual_seed(1)
+    assert orders(learns[1], 1) + orders(learns[1], 3) == whole

@@ -255,6 +255,26 @@ def test_the_check_notices_a_group_that_is_dropped_as_a_whole():
     assert counted == [6, 6, 4, 4]
 
 
+def check_differences(found):
+    said = found["differs"]
+    assert said.pop("nothing") == [] == said.pop("a callback that watches")
+    for what, messages in said.items():
+        assert len(messages) == 1 and what in messages[0], (what, messages)
+    return len(said)
+
+
+@pytest.mark.case("F37")
+def test_fits_that_differ_from_process_to_process_are_said_in_the_first(both):
+    assert check_differences({"differs": dict(both[0]["differs"])}) == 7
+    assert not any(both[1]["differs"].values())
+
+
+@pytest.mark.case("F37")
+def test_the_check_notices_processes_that_are_not_compared(both):
+    with pytest.raises(AssertionError):
+        check_differences({"differs": dict(both[1]["differs"])})
+
+
 def test_buffers_are_equal_and_the_model_is_given_back(both):
     assert same(both[0]["buffers"], both[1]["buffers"]) and both[0]["wrapped"]
 

@@ -504,6 +504,89 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path):
     assert (folder / "notes.txt").read_text() == "mine"
 
 
+@pytest.mark.case("F35")
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("metadata.json", '{"mine": 1}'),
+        ("metadata.json", "[]"),
+        ("metadata.json", '{"format": 1, "versions": {"torch": "2"}}'),
+        ("model.safetensors", "weights of another program"),
+        ("model.onnx/data", "a folder"),
+        ("model.pt2", ""),
+    ],
+)
+def test_files_of_others_with_the_names_of_an_export_stay(name, content, tmp_path):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(content)
+    with pytest.raises(FileExistsError, match="holds other files"):
+        learner().export(tmp_path)
+    assert (tmp_path / name).read_text() == content and len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.case("F35")
+@pytest.mark.parametrize("kind", ["link", "dangling link", "current folder", "hidden files"])
+def test_the_folder_of_an_export_stays_what_it_is(kind, tmp_path, monkeypatch):
+    check_folder_stays(kind, tmp_path, monkeypatch)
+
+
+def check_folder_stays(kind, tmp_path, monkeypatch):
+    real = folder = tmp_path / "real"
+    if kind != "dangling link":
+        real.mkdir()
+    if "link" in kind:
+        (folder := tmp_path / "m").symlink_to(real)
+    monkeypatch.chdir(real if kind == "current folder" else tmp_path)
+    if kind == "hidden files":
+        (real / ".DS_Store").write_text("x")
+    before = None if kind == "dangling link" else real.stat().st_ino
+    for _ in range(2):
+        assert learner().export("." if kind == "current folder" else folder)
+        assert folder.is_symlink() == ("link" in kind)
+        assert before in (None, real.stat().st_ino)
+    assert {p.name for p in real.iterdir()} - {".DS_Store"} == {
+        "metadata.json",
+        "model.safetensors",
+    }
+    assert (real / ".DS_Store").exists() == (kind == "hidden files")
+    assert {p.name for p in tmp_path.iterdir()} == {"real", folder.name}
+    load_learner(real)
+
+
+@pytest.mark.case("F35")
+def test_the_check_notices_a_folder_that_is_renamed_away(tmp_path, monkeypatch):
+    @contextlib.contextmanager
+    def renamed(folder):
+        part = folder.with_name("part")
+        part.mkdir()
+        yield part
+        if folder.exists():
+            folder.rename(folder.with_name("old"))
+        part.rename(folder)
+
+    monkeypatch.setattr(export_module, "_complete_or_absent", renamed)
+    with pytest.raises((AssertionError, OSError)):
+        check_folder_stays("link", tmp_path, monkeypatch)
+
+
+@pytest.mark.case("C126")
+@pytest.mark.parametrize("nth", range(1, 5))
+def test_an_error_while_files_get_their_names_leaves_the_older_export(nth, tmp_path, monkeypatch):
+    folder = learner().export(tmp_path / "m")
+    before, real, calls = files(folder), export_module.os.replace, []
+
+    def replace(source, target):
+        calls.append(source)
+        if len(calls) == nth:
+            raise OSError("the disk is full")
+        real(source, target)
+
+    monkeypatch.setattr(export_module.os, "replace", replace)
+    with pytest.raises(OSError, match="disk is full"):
+        learner(two_layers(hidden=7)).export(folder)
+    assert files(folder) == before and [*tmp_path.iterdir()] == [folder]
+
+
 BITS = torch.tensor([[1.0, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]])
 
 

@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn, optim
 
-from minilearn import act_gr, get_model, init_weights
+from minilearn import ActivationStats, MetricsCB, act_gr, get_model, init_weights
 from minilearn.callbacks.gradients import GradAccumCB, NonFiniteCB
 from minilearn.callbacks.training import TrainCB
 from minilearn.data import DataLoaders, fashion_mnist
-from minilearn.insight import gradient_stats
+from minilearn.insight import diagnosis, gradient_stats, hooks
 from minilearn.insight.diagnosis import DebugCB
 from minilearn.insight.gradient_stats import GradientStats
 from minilearn.learner import Learner, MomentumLearner, TrainLearner
@@ -285,3 +285,70 @@ def test_a_fit_that_is_watched_is_the_same_to_the_bit():
     assert all(
         torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True)
     )
+
+
+# ---- layers whose outputs are no dense tensors ----
+
+
+class Odd(nn.Module):
+    """Returns something odd, and is used for nothing else."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.make = make
+
+    def forward(self, x):
+        return self.make(x)
+
+
+class Beside(nn.Module):
+    def __init__(self, make):
+        super().__init__()
+        self.layer, self.odd = nn.Linear(3, 1), Odd(make)
+
+    def forward(self, x):
+        self.odd(x.detach())
+        return self.layer(x)
+
+
+OUTPUTS = {
+    "nothing": lambda x: None,
+    "sparse": lambda x: x.to_sparse(),
+    "compressed": lambda x: x.to_sparse_csr(),
+    "nested": lambda x: torch.nested.nested_tensor([x[0], x[1, :2]]),
+    "jagged": lambda x: torch.nested.nested_tensor([x[0], x[1, :2]], layout=torch.jagged),
+    "meta": lambda x: x.to("meta"),
+    "complex": lambda x: torch.complex(x, x),
+    "of eight bits": lambda x: x.to(torch.float8_e4m3fn),
+    "flags": lambda x: x > 0,
+    "no rows": lambda x: x[:0],
+    "a distribution": lambda x: torch.distributions.Normal(x, 1.0),
+    "words": lambda x: {"words": ["a"], "x": (x, 1)},
+}
+
+
+def check_odd_output(make):
+    """Statistics, summaries and searches leave alone what they cannot measure."""
+    astats, layer = ActivationStats(), Beside(make)
+    cbs = [TrainCB(), MetricsCB(quiet=True), astats, GradientStats(), DebugCB()]
+    learn = Learner(layer, (batches(4), batches(2)), F.mse_loss, 0.01, cbs)
+    learn.fit(1)
+    assert learn.steps_done == 4 and len(next(iter(astats)).stats[0]) == 4
+    assert str(learn.summary()) and learn.diagnose(2) == []
+
+
+@pytest.mark.case("F06")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("make", OUTPUTS.values(), ids=OUTPUTS)
+def test_a_layer_that_returns_no_dense_tensor_ends_no_statistics(make):
+    check_odd_output(make)
+
+
+@pytest.mark.case("F06")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["sparse", "nested", "meta"])
+def test_the_check_of_odd_outputs_fails_where_all_are_measured(name, monkeypatch):
+    for module in (hooks, diagnosis):
+        monkeypatch.setattr(module, "is_dense", lambda x: True)
+    with pytest.raises((AssertionError, RuntimeError, NotImplementedError)):
+        check_odd_output(OUTPUTS[name])

@@ -20,8 +20,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import minilearn.loggers.base as base
 import minilearn.loggers.files as files
 import minilearn.loggers.text_log as textlog
+import minilearn.metrics.callback as metrics_callback
 from minilearn import (
     BatchSchedCB,
     Callback,
@@ -790,3 +792,224 @@ def test_a_link_to_a_file_is_appended_to(tmp_path, kind):
         pickle.dumps(logger)  # nothing stays open
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "link"]
     assert (tmp_path / "file").read_text().count("\n") == (4 if kind == "csv" else 2)
+
+
+# ---- files of other runs, and a folder that changes ----
+
+
+def check_no_row_of_another_run_is_lost(folder, kind, content=None):
+    """Run A stops; B, or another program, writes to its file; A goes on."""
+    path, saver = folder / f"log.{kind}", CheckpointCB(folder / "a")
+    learner(FILES[kind](path), saver).fit(2)
+    if content is None:
+        learner(FILES[kind](path)).fit(3)
+    else:
+        path.write_text(content)
+    theirs = path.read_text()
+    with pytest.warns(UserWarning, match="has not the 2 records from before the resume"):
+        learner(FILES[kind](path), CheckpointCB(folder / "a")).fit(4, resume=True)
+    assert theirs in [p.read_text() for p in folder.glob("log_*")]
+    rows = lines(path) if kind == "jsonl" else read_csv(path)
+    assert [row["epoch"] for row in rows] == [2, 3]
+    learner(FILES[kind](path), CheckpointCB(folder / "a")).fit(5, resume=True)  # now it is ours
+    rows = lines(path) if kind == "jsonl" else read_csv(path)
+    assert [row["epoch"] for row in rows] == [2, 3, 4]
+
+
+FOREIGN = [None, "", "no records\n", "name;value\nx;1\ny;2\nz;3\n", '{"epoch": 0}\n{"epoch": 1}\n']
+
+
+@pytest.mark.case("F35")
+@pytest.mark.parametrize("content", FOREIGN)
+@pytest.mark.parametrize("kind", FILES)
+def test_a_resumed_log_overwrites_no_row_of_another_run(tmp_path, kind, content):
+    check_no_row_of_another_run_is_lost(tmp_path, kind, content)
+
+
+@pytest.mark.case("F35")
+def test_the_check_notices_a_log_that_takes_any_file_for_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_checksum", lambda *_: 0)
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        check_no_row_of_another_run_is_lost(tmp_path, "jsonl")
+
+
+@pytest.mark.case("F35")
+def test_a_resumed_tensorboard_moves_the_events_of_another_run_aside(tmp_path):
+    pytest.importorskip("tensorboard")
+    for folder in "ab":
+        learner(TensorBoardCB(tmp_path / "t"), CheckpointCB(tmp_path / folder)).fit(2)
+    theirs = next((tmp_path / "t").glob(files.EVENTS)).name
+    learner(TensorBoardCB(tmp_path / "t"), CheckpointCB(tmp_path / "a")).fit(4, resume=True)
+    assert theirs in [p.name for p in (tmp_path / "t").glob("earlier_*/*")]
+    assert {step for step, _ in read_tensorboard(tmp_path / "t")["train_loss"]} == {15, 20}
+
+
+def check_files_stay_where_the_fit_began(folder, monkeypatch, event):
+    (folder / "begin").mkdir()
+    (folder / "other").mkdir()
+    monkeypatch.chdir(folder / "begin")
+    move = At(event, lambda learn: os.chdir(folder / "other"))
+    loggers = [CSVLoggerCB("r.csv"), JSONLLoggerCB("r.jsonl"), RunCB("run"), LogCB(path="l.txt")]
+    learner(move, *loggers, TensorBoardCB("t"), CheckpointCB("c", keep=None)).fit(3)
+    assert not list((folder / "other").iterdir())
+    assert len(read_csv(folder / "begin" / "r.csv")) == 3
+    assert len(list((folder / "begin" / "c").iterdir())) == 3
+
+
+@pytest.mark.case("F34")
+@pytest.mark.parametrize("event", ["before_epoch", "after_batch", "after_round"])
+def test_files_stay_where_the_fit_began_when_the_current_folder_changes(
+    tmp_path, monkeypatch, event
+):
+    check_files_stay_where_the_fit_began(tmp_path, monkeypatch, event)
+
+
+@pytest.mark.case("F34")
+def test_the_check_notices_files_in_a_folder_of_later(tmp_path, monkeypatch):
+    monkeypatch.setattr(files.Path, "absolute", lambda self: self)
+    with pytest.raises(AssertionError):
+        check_files_stay_where_the_fit_began(tmp_path, monkeypatch, "before_epoch")
+
+
+def test_a_csv_that_is_moved_away_in_mid_run_begins_anew_with_its_header(tmp_path):
+    path = tmp_path / "r.csv"
+    rotate = At(
+        "before_round", lambda learn: path.rename(tmp_path / "old"), lambda learn: learn.epoch == 2
+    )
+    learner(rotate, CSVLoggerCB(path)).fit(4)
+    assert [row["epoch"] for row in read_csv(path)] == [2, 3]
+
+
+@pytest.mark.parametrize("content", ['{"a": 1}', "no json", "", "[1, 2]"])
+def test_a_run_json_of_another_program_gets_a_number(tmp_path, content):
+    (tmp_path / "run.json").write_text(content)
+    learner(RunCB(tmp_path)).fit(1)
+    assert (tmp_path / "run_1.json").read_text() == content
+    assert len(json.loads((tmp_path / "run.json").read_text())) == 1
+
+
+def test_two_runs_in_one_folder_keep_the_entries_of_each_other(tmp_path):
+    inner = At("after_round", lambda learn: learner(RunCB(tmp_path, run=2)).fit(1))
+    learner(RunCB(tmp_path, run=1), inner).fit(1)
+    runs = json.loads((tmp_path / "run.json").read_text())
+    assert sorted(run["settings"]["run"] for run in runs) == [1, 2]
+    assert all("ended" in run for run in runs)
+
+
+@needs_pipes
+@pytest.mark.case("F36")
+@pytest.mark.parametrize("name", ["run.json", "l.txt"])
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_ends_no_fit_and_stays(tmp_path, name, make):
+    make(tmp_path / name)
+    before = kind_of(tmp_path / name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        learn = learner(RunCB(tmp_path), LogCB(1, path=tmp_path / "l.txt"))
+        learn.fit(1)
+    assert learn.steps_done == N and kind_of(tmp_path / name) == before
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/null"), reason="needs devices")
+def test_lines_of_text_may_go_to_a_device(recwarn):
+    learner(LogCB(1, path="/dev/null")).fit(1)
+    assert not recwarn.list
+
+
+# ---- values and places that a record cannot have ----
+
+
+def fit_once(*cbs, loss=F.mse_loss):
+    learn = Learner(linear(), dls(), loss, 0.1, [TrainCB(), MetricsCB(quiet=True), *cbs])
+    learn.fit(1)
+    return learn
+
+
+ODD = {
+    "complex": torch.tensor(1j),
+    "sparse": torch.ones(1).to_sparse(),
+    "meta": torch.ones((), device="meta"),
+    "no element": torch.tensor([]),
+    "nested": torch.nested.nested_tensor([torch.ones(2)], layout=torch.jagged),
+    "text": "a",
+    "nothing": None,
+    "list": [1, 2],
+    "complex number": 1j,
+    "array": numpy.ones(3),
+    "object": object(),
+}
+
+
+def check_logged(value, folder):
+    """What is no number is ignored; the number beside it is in the history and in each record."""
+    cbs = [ProgressCB(plot="odd"), LogCB(1), kept := LoggerCB(1)]
+    cbs += [CSVLoggerCB(folder / "a.csv", every=1), JSONLLoggerCB(folder / "a.jsonl", every=1)]
+    log = At("after_loss", lambda learn: learn.log(odd=value, two=2, bar=True), times=9)
+    learn = fit_once(*cbs, log)
+    assert learn.history[0]["train_two"] == 2 and "train_odd" not in learn.history[0]
+    assert kept.records[0]["two"] == 2 and "odd" not in kept.records[0]
+
+
+@pytest.mark.case("F06")
+@pytest.mark.parametrize("value", ODD.values(), ids=ODD)
+def test_what_is_no_number_is_logged_by_nobody_and_ends_no_fit(value, tmp_path):
+    check_logged(value, tmp_path)
+
+
+@pytest.mark.case("F06")
+@pytest.mark.parametrize("name", ["complex", "sparse", "text"])
+def test_the_check_of_values_notices_numbers_that_are_none(name, tmp_path, monkeypatch):
+    for module in (base, metrics_callback):
+        monkeypatch.setattr(module, "is_number", lambda x: True)
+    with pytest.raises((AssertionError, TypeError, RuntimeError, ValueError)):
+        check_logged(ODD[name], tmp_path)
+
+
+PARTS = {"none": None, "text": "a", "many": torch.ones(3), "complex": torch.tensor(1j), "n": 3}
+
+
+@pytest.mark.case("F06")
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_of_a_loss_that_are_no_numbers_are_left_out_and_counts_are_not_added(name):
+    def loss(preds, targs):
+        return {"mse": F.mse_loss(preds, targs), name: PARTS[name]}
+
+    learn = fit_once(LogCB(1), LoggerCB(1), ProgressCB(), loss=loss)
+    row = learn.history[0]
+    assert row["train_loss"] == row["train_mse"]
+    assert (f"train_{name}" in row) is (name == "n")
+
+
+WRITERS = {
+    "log": lambda path: LogCB(1, path / "log.txt"),
+    "table": lambda path: CSVLoggerCB(path / "a.csv"),
+    "lines": lambda path: JSONLLoggerCB(path / "a.jsonl"),
+    "curves": TensorBoardCB,
+    "run": RunCB,
+}
+
+
+def check_unwritable(make, where, monkeypatch):
+    """Where nothing can be written, there is a warning, and the fit goes on."""
+    path = where / "file"
+    path.touch()
+    monkeypatch.chdir(where)
+    if make is WRITERS["log"]:
+        monkeypatch.setattr(logging, "raiseExceptions", True)
+    with pytest.warns(UserWarning, match="cannot write.*The fit goes on"):
+        learn = fit_once(make(path))
+    assert learn.epoch == 0 and learn.steps_done > 0 and path.read_text() == ""
+
+
+@pytest.mark.case("F03")
+@pytest.mark.parametrize("make", WRITERS.values(), ids=WRITERS)
+def test_a_folder_that_is_a_file_ends_no_fit(make, tmp_path, monkeypatch):
+    check_unwritable(make, tmp_path, monkeypatch)
+
+
+@pytest.mark.case("F03")
+@pytest.mark.parametrize("name", ["log", "table"])
+def test_the_check_notices_a_logger_that_raises(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(LoggerCB, "_guard", lambda self, f, *args: f(*args))
+    with pytest.raises((OSError, pytest.fail.Exception)):  # `warns` may say first that none came
+        check_unwritable(WRITERS[name], tmp_path, monkeypatch)

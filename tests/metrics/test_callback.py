@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, unpack_sequence
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from minilearn import ProgressCB
+from minilearn import CheckpointCB, CSVLoggerCB, JSONLLoggerCB, LogCB, ProgressCB
 from minilearn.base.batch import tensors
 from minilearn.callbacks.gradients import ClipGradCB, GradAccumCB, NonFiniteCB
 from minilearn.callbacks.precision import MixedPrecision
@@ -1323,3 +1323,154 @@ def test_the_comparison_leaves_no_trace(most, capsys):
     assert metric.calls == 3 and capsys.readouterr().out.count("called") == 3
     assert learn.history[0]["train_m"] == pytest.approx(1 + sum(draws[:3]).item() / 3)
     assert after == draws[3]
+
+
+# ---- K1: what a metric may return, and what a model may predict ----
+
+
+class Returns:
+    """A metric whose value is what it was given."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def update(self, preds, targs):
+        pass
+
+    def reset(self):
+        pass
+
+    def compute(self):
+        return self.value
+
+
+class Unfit:
+    def __float__(self):
+        raise RuntimeError("not a number")
+
+    def __str__(self):
+        return "unfit"
+
+
+VALUES = {
+    "nothing": (None, {"m": None}),
+    "text": ("cat", {"m": "cat"}),
+    "nested": ({"a": {"b": 1, "c": None}}, {"m_a_b": 1.0, "m_a_c": None}),
+    "array": (np.array([1.0, 2.0]), {"m": [1.0, 2.0]}),
+    "scalars of numpy": ((np.float32(1), np.array(2)), {"m": [1.0, 2.0]}),
+    "whole": (torch.tensor([1, 2]), {"m": [1.0, 2.0]}),
+    "complex": (torch.tensor(1 + 2j), {"m": "(1+2j)"}),
+    "names": (["a", torch.tensor(1.0)], {"m": ["a", 1.0]}),
+    "too large": (10**400, {"m": str(10**400)}),
+    "object": (Unfit(), {"m": "unfit"}),
+    "flag": (torch.tensor(True), {"m": 1.0}),
+    "half": (torch.tensor(0.5, dtype=torch.bfloat16), {"m": 0.5}),
+}
+
+
+def check_value(value, columns, folder):
+    """Whatever a metric returns, displays, loggers and checkpoints go on, and a resume does."""
+    x, y = labels(8)
+    cbs = [ProgressCB(plot=True), LogCB(1), CSVLoggerCB(folder / "a.csv"), CheckpointCB(folder)]
+    cbs.append(JSONLLoggerCB(folder / "a.jsonl"))
+    for resume in (None, True):
+        learn = Learner(AsIs(), (cut(4, x, y), cut(4, x, y)), F.cross_entropy, 0.0)
+        more = [TrainCB(), Quiet(m=Returns(value)), *cbs]
+        learn.fit(3 if resume else 2, cbs=more, resume=resume)
+        row = learn.history[-1]
+        assert {name: row[name] for name in columns} == columns and learn.epoch == 1 + bool(resume)
+        str(learn.history)
+
+
+@pytest.mark.case("F06")
+@pytest.mark.parametrize(("value", "columns"), VALUES.values(), ids=VALUES)
+def test_a_metric_of_any_value_ends_no_fit(value, columns, tmp_path, capsys):
+    check_value(value, columns, tmp_path)
+
+
+@pytest.mark.case("F06")
+def test_the_check_notices_values_that_must_be_numbers(tmp_path, monkeypatch):
+    monkeypatch.setattr(mean_module, "as_numbers", float)
+    with pytest.raises((AssertionError, TypeError)):
+        check_value(*VALUES["nothing"], tmp_path)
+
+
+PREDICTIONS = {
+    "sparse": lambda x: x.detach().to_sparse(),
+    "nested": lambda x: torch.nested.nested_tensor([x[0].detach(), x[1, :1].detach()]),
+    "jagged": lambda x: torch.nested.as_nested_tensor(list(x.detach()), layout=torch.jagged),
+    "complex": lambda x: torch.complex(x, x),
+    "a distribution": lambda x: torch.distributions.Normal(x, 1.0),
+    "by name": lambda x: {"logits": x, "ids": ["a"]},
+    "text": lambda x: ["a"] * len(x),
+    "of eight bits": lambda x: x.to(torch.float8_e5m2),
+    "a number": lambda x: x.sum(),
+}
+
+
+@pytest.mark.case("F06")
+@pytest.mark.parametrize("predict", PREDICTIONS.values(), ids=PREDICTIONS)
+def test_predictions_of_any_kind_reach_the_metrics(predict):
+    class Predicts(TrainCB):
+        def get_loss(self, learn):
+            learn.loss, learn.preds = learn.model.w.square(), predict(learn.preds)
+
+    seen = []
+    see = lambda preds, targs: seen.append(type(preds)) or 1.0  # noqa: E731
+    x, y = labels(8)
+    cbs = [Predicts(), Quiet(m=Returns(1.0), see=see)]
+    learn = Learner(AsIs(), (cut(4, x, y), None), None, 0.0, cbs)
+    learn.fit(1)
+    assert learn.history[0]["train_see"] == 1 and seen[:2] == [type(predict(x))] * 2
+
+
+# ---- K2: what `count` may return ----
+
+COUNTS = {
+    "numpy": lambda n: np.int64(n),
+    "an array": lambda n: np.array([n]),
+    "a float": float,
+    "a tensor": torch.tensor,
+    "a row": lambda n: torch.tensor([n]),
+    "bytes": lambda n: torch.tensor(40 * n, dtype=torch.uint8),
+    "half": lambda n: torch.tensor(n, dtype=torch.float16),
+    "of meaning": lambda n: torch.tensor(n > 0),
+}
+
+
+@pytest.mark.case("F12")
+@pytest.mark.parametrize("name", COUNTS)
+def test_a_count_of_any_type_weighs_batches_as_the_number_does(name):
+    sizes = (4, 4, 4) if name == "of meaning" else (4, 5, 1)
+    x = torch.randn(sum(sizes), 2)
+    data = [(part, 2 * part) for part in x.split(sizes)]
+    for cbs in ([], [GradAccumCB(2)]):
+        used, models = [], []
+        for count in (len, COUNTS[name]):
+            model = AsIs()
+            metrics = Quiet(mse=lambda p, t: F.mse_loss(p, t))
+            counted = lambda batch, count=count: count(len(batch[0]))  # noqa: E731
+            counted = (lambda batch: len(batch[0])) if count is len else counted
+            learn = Learner(model, (data, data), F.mse_loss, 0.1, [TrainCB(), metrics, *cbs])
+            learn.count = counted
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # an overflow would look like no mean
+                learn.fit(2)
+            used.append([row[c] for row in learn.history for c in ("train_loss", "mse")])
+            models.append(model.w.item())
+        assert used[0] == pytest.approx(used[1]) and models[0] == pytest.approx(models[1])
+
+
+@pytest.mark.case("F12")
+@pytest.mark.parametrize("n", [-8, math.nan, "8", [8], 1j, np.array([4, 4])])
+def test_a_count_that_is_no_number_of_items_is_refused(n):
+    x, y = labels(8)
+    with pytest.raises(ValueError, match="count= returned .* to return a number of items"):
+        measure(Quiet(), cut(4, x, y), count=lambda batch: n)
+
+
+@pytest.mark.case("F12")
+def test_the_check_notices_counts_that_are_used_as_they_come(monkeypatch):
+    monkeypatch.setattr(loop_module, "as_count", lambda n: n)
+    with pytest.raises((AssertionError, UserWarning)):
+        test_a_count_of_any_type_weighs_batches_as_the_number_does("bytes")

@@ -984,3 +984,54 @@ def test_an_optimizer_of_second_order_is_refused_at_the_start_or_works_with_the_
             theirs.weight -= 0.1 * grad[1] / (1 + hessian[:3, :3].sum(0).abs())
             theirs.bias -= 0.1 * grad[0] / (1 + hessian[3, 3].abs())
     torch.testing.assert_close(model.state_dict(), theirs.state_dict())
+
+
+# ---- K4: names and options do what they say, or are refused ----
+
+
+@pytest.mark.case("F17")
+@pytest.mark.parametrize(
+    ("name", "momentum"),
+    [("MOMENTUM", 0.9), ("lookahead_momentum", 0.9), ("Lookahead_RMSprop", 0.9), ("SGD", 0)],
+)
+def test_a_name_in_any_case_and_in_lookahead_has_its_momentum(name, momentum):
+    assert toy_fit_defaults(name)["momentum"] == momentum
+    given = optimizer(name, momentum=0.25)
+    assert given(linear(), 0.1).defaults["momentum"] == 0.25
+
+
+@pytest.mark.case("F17")
+@pytest.mark.parametrize("lookahead", ["", "lookahead_"])
+@pytest.mark.parametrize("name", [n for n in vars(optim) if n[0].isupper() and n != "Optimizer"])
+def test_every_optimizer_of_torch_trains_by_its_name(name, lookahead):
+    model, data, cb = linear(), batches(2), TrainCB()
+    if name == "Muon":  # for matrices
+        model = nn.Linear(3, 1, bias=False)
+    if name == "SparseAdam":
+        model = nn.EmbeddingBag(5, 1, sparse=True)
+        data = [(torch.tensor([[0, 1], [2, 3]]), y) for _, y in data]
+    if name == "LBFGS":
+        cb = ClosureCB()
+    learn = Learner(model, (data, None), F.mse_loss, 0.01, cb, lookahead + name.lower())
+    before = [p.detach().clone() for p in model.parameters()]
+    learn.fit(1)
+    assert learn.steps_done == 2 and name.lower() in type(learn.opt).__name__.lower()
+    assert not any(map(torch.equal, before, model.parameters()))
+
+
+@pytest.mark.case("F16")
+@pytest.mark.parametrize("pattern", ["embed", "*.embed", "biass", "norm,Head*", "0.weight, 9.*"])
+def test_a_pattern_that_spares_nothing_is_refused(pattern):
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+    with pytest.raises(ValueError, match="no_decay: no parameter is named like"):
+        optimizer("adamw", wd=0.1, no_decay=pattern)(model, 0.1)
+    spared = optimizer("adamw", wd=0.1, no_decay="0.*,*.bias")(model, 0.1)
+    assert sorted(g["weight_decay"] for g in spared.param_groups) == [0.0, 0.1]
+
+
+@pytest.mark.case("F20")
+@pytest.mark.parametrize("func", [optim.AdamW, "adamw", partial(optim.SGD, momentum=0.9)])
+def test_an_optimizer_that_is_ready_and_one_to_be_made_are_not_given_both(func):
+    model = linear()
+    with pytest.raises(TypeError, match="opt is ready, and opt_func="):
+        toy_learner(model=model, opt=optim.SGD(model.parameters(), 0.5), opt_func=func)

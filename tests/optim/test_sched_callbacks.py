@@ -9,6 +9,7 @@ from torch import nn, optim
 from torch.optim import lr_scheduler
 
 from minilearn.callbacks.training import TrainCB
+from minilearn.checkpoint.callback import CheckpointCB
 from minilearn.core.callback import Callback
 from minilearn.core.events import (
     CancelEpochException,
@@ -17,6 +18,7 @@ from minilearn.core.events import (
     Order,
 )
 from minilearn.learner import Learner
+from minilearn.optim import sched_callbacks as sched_module
 from minilearn.optim.sched_callbacks import BaseSchedCB, BatchSchedCB, EpochSchedCB, PlateauCB
 from minilearn.optim.schedulers import constant, flat_cos, sched_lrs
 from minilearn.optim.warmup import warmup
@@ -538,3 +540,62 @@ def test_a_schedule_shows_its_factory():
     sched = partial(lr_scheduler.StepLR, step_size=1)
     assert repr(BatchSchedCB(sched)) == "BatchSchedCB(StepLR)"
     assert repr(EpochSchedCB(warmup)) == "EpochSchedCB(warmup)"
+
+
+# ---- K1: schedulers of other makers ----
+
+
+class Halves:
+    """A schedule that has a step and nothing else."""
+
+    def __init__(self, opt):
+        self.groups, self.steps = opt.param_groups, 0
+
+    def step(self):
+        self.steps += 1
+        for group in self.groups:
+            group["lr"] /= 2
+
+
+class Keeps(Halves):
+    def __init__(self, opt):
+        super().__init__(opt)
+        self.opt, self.step = opt, partial(Halves.step, self)
+
+
+class Slots(Halves):
+    def __init__(self, optimizer):
+        super().__init__(optimizer)
+        self.optimizer = optimizer
+
+    def get_last_lr(self):
+        return [group["lr"] for group in self.groups]
+
+
+def check_others(make, folder, cb=BatchSchedCB):
+    """It trains, and a resumed fit has the rates of one that went on."""
+    rates = []
+    for n_epochs, resume in ((1, None), (2, True)):
+        note = UsedLR()
+        learn = toy_learner([cb(make), note, CheckpointCB(folder)], lr=0.8)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            learn.fit(n_epochs, resume=resume)
+        assert ("has no state_dict" in "".join(str(w.message) for w in said)) is bool(resume)
+        rates += note.lrs
+    per = 1 if cb is BatchSchedCB else 2
+    assert rates == pytest.approx([0.8 / 2 ** (n // per) for n in range(4)])
+
+
+@pytest.mark.case("F01")
+@pytest.mark.parametrize("cb", [BatchSchedCB, EpochSchedCB])
+@pytest.mark.parametrize("make", [Halves, Slots])
+def test_a_scheduler_that_has_a_step_alone_trains_and_goes_on(make, cb, tmp_path):
+    check_others(make, tmp_path, cb)
+
+
+@pytest.mark.case("F01")
+def test_the_check_notices_a_scheduler_that_must_have_a_state(tmp_path, monkeypatch):
+    monkeypatch.setattr(sched_module, "state_of", lambda sched: sched.state_dict())
+    with pytest.raises((AssertionError, AttributeError)):
+        check_others(Halves, tmp_path)

@@ -34,8 +34,8 @@ def open_archive(path: Path) -> Archive:
         if path.suffix.lower() == ".zip":
             changed = path.stat().st_mtime_ns
             infos = _zip(path, changed, os.getpid()).infolist()
-            names = [info.filename for info in infos if not info.is_dir()]
-            return Archive(names, partial(_read_zip, path, changed))
+            names = dict.fromkeys(info.filename for info in infos if not info.is_dir())
+            return Archive([*names], partial(_read_zip, path, changed))
         files = _index(path)
         return Archive(list(files), partial(_read_tar, path, files))
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as e:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minilearn.base.arguments import VALID_SPLITS
+from minilearn.base.files import user_path
 from minilearn.base.text import few
 
 from .archives import ARCHIVES, open_archive, read_member
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", *VALID_SPLITS)
 SAME = {"training": "train", "testing": "test", "evaluation": "eval"}
-# What systems and tools leave behind, besides names that begin with a dot.
-LITTER = ("__MACOSX", "@eaDir", "@Recycle", "#recycle", "$RECYCLE.BIN")
+# What systems and tools leave behind, besides names that begin with a dot, in small letters.
+LITTER = ("__macosx", "@eadir", "@recycle", "#recycle", "$recycle.bin", "#snapshot", "lost+found")
+LITTER += ("system volume information", "__pycache__")
 TABLES = (".csv", ".tsv", ".parquet")
 SPLIT, IS_VALID = "split", "is_valid"  # columns of a table that divide its rows
 VALID_OR_NOT: dict[str, str] = dict.fromkeys(("true", "1", "1.0", "yes"), "valid")
@@ -55,7 +57,7 @@ def find_images(source: Any, columns: Columns, streaming: bool = False) -> dict[
     elif streaming:
         raise ValueError(f'streaming= is for "hf:NAME", and the source is {source!r:.80}')
     elif isinstance(source, (str, os.PathLike)):
-        found = _from_path(Path(source).expanduser(), columns)
+        found = _from_path(user_path(source), columns)
     else:
         found = from_hub(source, columns)
     # only labelled images can be trained on
@@ -90,7 +92,7 @@ def _from_path(path: Path, columns: Columns) -> dict[str, Any]:
         )
     if path.is_dir():
         return from_folder(path, columns)
-    if path.suffix.lower() in ARCHIVES:
+    if path.suffix.lower() in ARCHIVES and path.is_file():
         return from_archives([path], path, columns)
     raise ValueError(
         f"{path} is no source of images; that is a folder, an archive ({', '.join(ARCHIVES)}) "
@@ -145,14 +147,14 @@ def _files_below(folder: str, above: frozenset[str] = frozenset()) -> Iterable[s
     with os.scandir(folder) as found:
         entries = sorted(found, key=lambda entry: entry.name)
     for entry in entries:
-        if entry.is_dir():
+        if os.path.isdir(entry.path):
             yield from _files_below(entry.path, above | {real})
-        else:
+        elif os.path.isfile(entry.path) or not os.path.exists(entry.path):  # a pipe would wait
             yield entry.path
 
 
 def _kind(path: str) -> str:
-    if any(part.startswith(".") or part in LITTER for part in path.split("/")):
+    if any(part.startswith(".") or part.lower() in LITTER for part in path.split("/")):
         return "hidden"
     return posixpath.splitext(path)[1].lower() or "no suffix"
 
@@ -180,6 +182,13 @@ def _by_layout(
         )
     paths = _without_wrapper([tuple(path.split("/")) for path, _ in images], min_depth)
     has_splits = _are_splits({parts[0] for parts in paths if len(parts) > 1})
+    inner = {parts[1] for parts in paths if len(parts) > 2} if not has_splits else set()
+    if _are_splits(inner) and "train" in map(split_of, inner) and not callable(columns.labels):
+        warnings.warn(
+            f"the folders {few(sorted(inner))} lie within those of the classes, and are no splits: "
+            "for splits put the classes into them",
+            stacklevel=2,
+        )
     by_split: dict[str | None, list[tuple]] = {}
     for (path, ref), parts in zip(images, paths, strict=True):
         split = ""
@@ -218,8 +227,9 @@ def _are_splits(folders: set[str]) -> bool:
 
 
 def split_of(folder: str) -> str | None:
-    """Return the split that a folder is named after, in any case."""
-    name = SAME.get(folder.lower(), folder.lower())
+    """Return the split that a folder is named after, in any case, as `Train` or `test_set`."""
+    name = re.sub(r"[-_ ]?(set|data|images|imgs)$", "", folder.lower())
+    name = SAME.get(name, name)
     return name if name in SPLITS else None
 
 
@@ -268,7 +278,7 @@ def _read_table(path: Path) -> pa.Table:
             return parquet.read_table(path)
         with path.open(encoding="utf-8", errors="replace") as file:
             head = file.readline()
-        parse = csv.ParseOptions(delimiter=max(",;\t", key=head.count))
+        parse = csv.ParseOptions(delimiter=max(",;\t|", key=head.count))
         with csv.open_csv(path, parse_options=parse) as reader:
             names = reader.schema.names
         types = dict.fromkeys(names, pa.string())  # "007" is a name, no number
@@ -287,7 +297,7 @@ def _splits_of_rows(table: pa.Table, path: Path) -> list[str]:
     values = table[column].to_pylist() if column else []
     splits = ["" if value is None else str(value).strip().lower() for value in values]
     if SPLIT in lower:
-        return splits
+        return [split_of(split) or split for split in splits]
     if unknown := set(splits) - VALID_OR_NOT.keys():
         raise ValueError(f"{path}: is_valid is true or false, got {few(sorted(unknown))}")
     return [VALID_OR_NOT[value] for value in splits]

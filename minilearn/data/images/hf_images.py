@@ -77,12 +77,20 @@ def _items(ds: Any, split: str, columns: Columns, table: Path | None) -> Items:
             row = next(row for row, path in enumerate(stored) if not path)
             raise ValueError(f"{table} has no path in row {row + 1}, column {key!r}")
         folder = table.parent if table else ""
-        refs, fetch = [path and os.path.join(folder, path) for path in stored], image_bytes
+        refs, fetch = (
+            [path and _located(os.path.join(folder, path)) for path in stored],
+            image_bytes,
+        )
     classes = class_names_of(ds.features.get(label))
     values = named(_column(ds, label), classes)
     labels = amounts([*map(columns.label, names, values)], classes)
     group = columns.find("groups", list(ds.features))
     return Items(names, refs, labels, fetch, classes, _column(ds, group) if group else None)
+
+
+def _located(path: str) -> str:
+    """Return a path that a program on Windows may have written."""
+    return path if "\\" not in path or os.path.exists(path) else path.replace("\\", "/")
 
 
 def _column(ds: Any, name: str | None) -> list[Any]:

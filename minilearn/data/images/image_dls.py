@@ -101,7 +101,8 @@ def image_dls(
             a column of a table or data set, or a function of the path
         splits: the splits for train, valid and test, where their names do not say it; None
             for none
-        seed: of order, random transforms and the choice of validation images
+        seed: of order, random transforms and the choice of validation images; each epoch over the
+            loaders has an order of its own, in further fits too
         paths: the column of paths (or images) in a table or data set, if its name is unusual
         labels: the column of labels, likewise; "none" for images without labels. For files: a
             function of the path, or a pattern whose (group) in the file name is the label

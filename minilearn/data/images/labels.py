@@ -201,6 +201,12 @@ def split_validation(
     elif groups is not None:
         chosen = _whole_groups(groups, valid, seed)
     else:
+        if valid and (twice := len(items) - len(set(items.refs))):
+            warnings.warn(
+                f"{twice:,} images are there more than once, and may be in training and validation "
+                "both: groups= keeps those of one path together",
+                stacklevel=2,
+            )
         chosen = _of_each_class(items, valid, seed)
     if valid and not 0 < len(chosen) < len(items):
         what = valid if isinstance(valid, float) else "…"

@@ -10,7 +10,7 @@ from typing import Any
 from minilearn.base.text import did_you_mean
 
 SUFFIXES = (
-    *(".jpg", ".jpeg", ".jfif", ".png", ".gif", ".bmp", ".tif", ".tiff", ".webp"),
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".bmp", ".tif", ".tiff", ".webp"),
     *(".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".tga", ".avif"),
 )
 PATHS = ("path", "file_name", "filename", "file", "filepath", "file_path", "image_path", "image")
@@ -66,7 +66,7 @@ class Columns:
             stored: the label there, which a function of the user's replaces.
         """
         label = self.labels(path) if callable(self.labels) else stored
-        if label == "" and self.sep is None:
+        if (label == "" and self.sep is None) or label != label:  # nan is none
             return None
         if self.sep is None or label is None or isinstance(label, list):
             return label

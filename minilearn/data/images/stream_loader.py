@@ -65,7 +65,7 @@ class StreamLoader(EpochLoader):
     def batches(self, start: int = 0) -> Iterator[Any]:
         """Start the next epoch at batch number `start`; those before it are read and dropped."""
         self.dataset.set_epoch(self.epoch)
-        self.images.seed = derive_seed(self.seed, self.epoch)
+        self.images.seed = derive_seed(self.used_seed(), self.epoch)
         self.epoch += 1
         # a generator of its own, so that the global one does not change
         loader = DataLoader(self.images, generator=torch.Generator(), **self.kwargs)

@@ -1,20 +1,26 @@
 """Odd folders, archives, tables and settings: read as they are meant, or named; nothing is lost."""
 
 import io
+import os
 import shutil
 import tarfile
+import tempfile
 import unicodedata
 import warnings
 import zipfile
+from collections import Counter
+from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from image_files import all_of, pixels, raw, sample
 from PIL import Image
 
 from minilearn import ArrayLoader, DataLoaders, Learner, TrainCB, fashion_mnist, image_dls
-from minilearn.data.images import labels
+from minilearn.data.images import find, labels
 
 
 def png(i: int) -> bytes:
@@ -187,6 +193,8 @@ def test_what_systems_leave_behind_is_no_class_and_no_image(tmp_path):
     check_no_litter(
         tmp_path, ["@eaDir", "#recycle", "$RECYCLE.BIN", "__MACOSX", ".ipynb_checkpoints"]
     )
+    odd = ["$Recycle.Bin", "System Volume Information", "lost+found", "#snapshot", "__pycache__"]
+    check_no_litter(tmp_path, [*odd, ".Trash-1000", ".git", ".AppleDouble"])
 
 
 @pytest.mark.case("F22")
@@ -201,6 +209,105 @@ def check_no_litter(folder, names):
         write(folder, {f"{name}/a/0.png": png(0), f"a/{name}/0.png@thumb.jpg": png(0)})
     dls = image_dls(folder, 2, valid=0)
     assert (sorted(dls.filenames["train"]), dls.pipeline.classes) == (sorted(FILES), ["a", "b"])
+
+
+@pytest.mark.case("F22")
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sets(
+        st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1)
+        .map(labels.as_text)
+        .filter(lambda name: name[0] != "." and len(os.fsencode(name)) < 250)
+        .filter(lambda name: find.split_of(name) is None and name.lower() not in find.LITTER),
+        min_size=2,
+        max_size=5,
+    )
+)
+def test_folders_of_any_names_are_the_classes(names):
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder), {f"{name}/{i}.png": png(i) for name in names for i in range(2)})
+        dls = image_dls(folder, 4, valid=0)
+        found = [dls.pipeline.classes[y] for y in all_of(dls.train)[1].tolist()]
+    assert set(dls.pipeline.classes) == names and Counter(found) == dict.fromkeys(names, 2)
+
+
+@pytest.mark.case("F22")
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("train_set", "test_set"),
+        ("TrainSet", "ValidSet"),
+        ("train-images", "val-images"),
+        ("train data", "dev data"),
+        ("training_data", "validation"),
+        ("trainset", "testset"),
+        ("Train", "TEST_IMGS"),
+    ],
+)
+def test_splits_may_be_called_sets(tmp_path, names):
+    for split in names:
+        write(tmp_path / split)
+    dls = image_dls(tmp_path, 2)
+    assert dls.pipeline.classes == ["a", "b"]
+    assert len(dls.filenames["train"]) == len(dls.filenames["valid"]) == 8
+
+
+@pytest.mark.case("F22")
+@pytest.mark.parametrize(
+    "classes", [("test", "control"), ("valid", "invalid"), ("train", "bus"), ("offset", "onset")]
+)
+def test_classes_may_be_called_as_splits(tmp_path, classes):
+    write(tmp_path, {f"{c}/{i}.png": png(i) for c in classes for i in range(2)})
+    assert image_dls(tmp_path, 2, valid=0).pipeline.classes == sorted(classes)
+
+
+@pytest.mark.case("F22")
+@pytest.mark.parametrize("more", [(), ("other/readme.png",)])
+@pytest.mark.parametrize("form", ["{0}/{1}", "images/{1}/{0}"])
+def test_splits_within_classes_are_named(tmp_path, form, more):
+    names = [form.format(c, s) for c in "ab" for s in ("train", "val")]
+    write(tmp_path, {f"{name}/0.png": png(0) for name in names} | dict.fromkeys(more, png(0)))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        image_dls(tmp_path, 2, valid=0)
+    wrong = form[0] == "{" or bool(more)  # a folder around all others is no class
+    assert any("lie within those of the classes" in str(w.message) for w in caught) == wrong
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+@pytest.mark.case("F36")
+@pytest.mark.parametrize("how", [{}, {"memory_gb": 0}])
+def test_pipes_and_links_in_a_circle_hold_nothing_up(tmp_path, how):
+    write(tmp_path)
+    os.mkfifo(tmp_path / "a" / "pipe.png")
+    (tmp_path / "b" / "link.png").symlink_to(tmp_path / "a" / "pipe.png")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "gone").symlink_to("nowhere")
+    assert names_of(tmp_path, **how) == sorted(FILES)
+    os.mkfifo(tmp_path / "a.zip")
+    with pytest.raises(ValueError, match="is no source of images"):
+        image_dls(tmp_path / "a.zip", 2)
+
+
+def test_a_folder_may_begin_with_the_sign_for_home(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "~mine$")
+    assert names_of("~mine$") == sorted(FILES)
+
+
+def test_a_name_that_is_twice_in_an_archive_is_one_file(tmp_path):
+    with warnings.catch_warnings(), zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
+        warnings.simplefilter("ignore")
+        for name, data in [*FILES.items(), ("a/0.png", png(7))]:
+            file.writestr(name, data)
+    assert names_of(tmp_path / "a.zip") == sorted(FILES)
+
+
+@pytest.mark.parametrize("missing", [None, "", float("nan")])
+def test_a_label_that_is_not_known_is_none_in_any_form(tmp_path, missing):
+    write(tmp_path)
+    with pytest.raises(ValueError, match=r"1 of . images for train have no label: a/0\.png"):
+        image_dls(tmp_path, 2, labels=lambda path: missing if path == "a/0.png" else path[0])
 
 
 @pytest.mark.case("F22")
@@ -311,11 +418,13 @@ ROWS = [f"{name},{name[0]}" for name in FILES]
         lambda row: row,
         lambda row: row.replace(",", ";"),
         lambda row: row.replace(",", "\t"),
+        lambda row: row.replace(",", "|"),
+        lambda row: row.replace("/", "\\"),
         lambda row: row.replace(",", " , "),
         lambda row: row + "\r",
         lambda row: f'"./{row.split(",")[0]}","{row.split(",")[1]}"' if "." in row else row,
     ],
-    ids=["plain", "semicolons", "tabs", "spaces", "Windows", "quoted"],
+    ids=["plain", "semicolons", "tabs", "bars", "Windows", "spaces", "Windows lines", "quoted"],
 )
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
 def test_tables_as_programs_write_them(table, change, encoding):
@@ -344,6 +453,17 @@ def test_tables_of_another_form_say_what_is_wrong(table, options, words):
         image_dls(table(*ROWS, **options))
 
 
+def test_files_that_are_there_twice_are_named_where_validation_is_drawn(table):
+    path = table(*ROWS, *ROWS)
+    with pytest.warns(UserWarning, match="8 images are there more than once"):
+        image_dls(path, 2, valid=0.25)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(image_dls(path, 2, valid=0).filenames["train"]) == 16  # twice on purpose
+        dls = image_dls(path, 2, valid=0.25, groups="path")
+    assert not {*dls.filenames["train"]} & {*dls.filenames["valid"]}
+
+
 def test_a_row_without_a_path_or_label_is_named(table):
     with pytest.raises(ValueError, match="no path in row 9, column 'path'"):
         image_dls(table(*ROWS, " ,a"))
@@ -354,6 +474,7 @@ def test_a_row_without_a_path_or_label_is_named(table):
 def test_splits_in_a_table_may_be_spelt_in_many_ways(table):
     for head, train, valid in (
         ("Split", " Train", "VALIDATION "),
+        ("split", "Training", "dev"),
         ("is_valid", "False", "True"),
         ("is_valid", "0.0", "1.0"),
     ):

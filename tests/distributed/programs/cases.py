@@ -1,6 +1,8 @@
 """Fits on two processes that disturb each other; see test_cases."""
 
 import sys
+import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -18,14 +20,17 @@ from torch.utils.data import (
 )
 
 from minilearn import (
+    EMACB,
     AccelerateCB,
     BatchSchedCB,
     Callback,
     CancelBatchException,
     CancelFitException,
+    ClipGradCB,
     DataLoaders,
     GradAccumCB,
     Learner,
+    LimitBatchesCB,
     MetricsCB,
     ProgressCB,
     accuracy,
@@ -291,6 +296,32 @@ for n in (12, 11, 13, 16, 5):
     x, y = data(n, 1)
     right = (learn.model(x[:kept]).argmax(1) == y[:kept]).float().mean().item()
     FOUND["dropped"].append((learn.history[-1]["accuracy"], right))
+
+# fits that differ from process to process
+FOUND["differs"] = {}
+
+
+def said(*cbs, train=8, valid=8, lr=0.1):
+    learn, _ = learner(arrays(train, valid), *cbs)
+    learn.lr = lr
+    with warnings.catch_warnings(record=True) as caught, suppress(RuntimeError):
+        warnings.simplefilter("always")
+        learn.fit(1)  # some of them end in "the processes went different ways"
+    return [str(w.message) for w in caught if "is not that of process 0" in str(w.message)]
+
+
+first = rank() == 0
+FOUND["differs"] = {
+    "nothing": said(ClipGradCB(1.0), EMACB(0.9)),
+    "a callback that watches": said(*[Do("before_step", lambda learn: None)] * rank()),
+    "ClipGradCB": said(*[ClipGradCB(0.1)] * rank()),
+    "max_norm=0.1": said(ClipGradCB(0.1 if first else 1.0)),
+    "LimitBatchesCB": said(*[LimitBatchesCB(2)] * (not first)),
+    "EMACB(0.8": said(EMACB(0.8 if first else 0.9)),
+    "'lr': 0.2": said(lr=0.1 * (rank() + 1)),
+    "batches for training: 4, and 6 there": said(train=8 + 4 * rank()),
+    "batches for validation: 2, and 3 there": said(valid=8 + 2 * rank()),
+}
 
 # batch norm: statistics of the first process for all, at the end of each epoch
 bn = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
