@@ -29,6 +29,7 @@ from ..distributed.ddp import is_sharded
 from .files import SUFFIX, Background, holds_run, is_checkpoint, newest_first, remove, write
 from .fit_state import Resume, capture, find_position
 from .process_state import gather_states
+from .program import describe_modules
 from .sharded import save_shards
 from .signals import Signals
 from .weights import SAFE, write_weights
@@ -137,6 +138,7 @@ class CheckpointCB(Callback, Requests):
     def before_fit(self, learn: Loop) -> None:
         """Make the folder, and handle signals."""
         self._reset(together=processes_of(learn) is not None)
+        learn.plan.described = describe_modules(learn)
         if self.monitor is not None:
             self.monitor.check(learn)
         if is_sharded(learn.model) and (names := [*loss_parameters(learn)]):

@@ -41,7 +41,7 @@ from .optimizer_state import load_optimizer, optimizer_state
 from .process_state import begun_anew, match, named_cbs, of_processes, settings_of, unpacked
 from .program import (
     describe_loaders,
-    describe_module,
+    describe_modules,
     describe_program,
     has_constant_rate,
     loaders_of,
@@ -84,7 +84,7 @@ def capture(learn: Loop) -> dict[str, Any]:
             name: state for name, cb in named_cbs(learn.cbs) if (state := _state_of(cb)) is not None
         },
         "settings": {name: settings_of(cb) for name, cb in named_cbs(learn.cbs)}
-        | {name: describe_module(module) for name, module in modules.items()},
+        | (plan.described or describe_modules(learn)),
         "program": describe_program(learn),
         "loaders": {name: loader_state(dl) for name, dl in loaders_of(learn)},
         "stream": stream,
@@ -269,9 +269,8 @@ def load_lasting(learn: Loop, state: dict[str, Any], keep_lr: bool = False) -> l
         A line for each option of the optimizer, and each callback, that is not what was saved.
     """
     changed: list[str] = []  # before buffers, as weights of classes are, are what was saved
-    for name, module in fit_modules(learn).items():
-        saved = state["settings"].get(name, {})
-        changed += differences(saved, describe_module(module), f"{name}, {{}}")
+    for name, described in describe_modules(learn).items():
+        changed += differences(state["settings"].get(name, {}), described, f"{name}, {{}}")
     lines = load_trained(learn, state, keep_lr)
     learn.plan.epoch, learn.plan.steps_done = state["epoch"], state["steps"]
     learn.history = History(dict(row) for row in state["history"])

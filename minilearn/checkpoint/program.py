@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from ..base.batch import n_batches
-from ..base.state_dict import clean_name
+from ..base.state_dict import clean_name, fit_modules
 from ..core.callback import order_of
 from ..core.learner import Loop, name_of
 from ..core.nested import changes_training, is_schedule
@@ -78,7 +78,12 @@ def _describe_loader(dl: Any) -> dict[str, Any]:
     return found | {key: value for key in given if (value := getattr(dl, key, None)) is not None}
 
 
-def describe_module(module: nn.Module) -> dict[str, str]:
+def describe_modules(learn: Loop) -> dict[str, dict[str, str]]:
+    """Return of what each module of a fit consists; ask before callbacks move its settings."""
+    return {name: _describe_module(module) for name, module in fit_modules(learn).items()}
+
+
+def _describe_module(module: nn.Module) -> dict[str, str]:
     """Return the class of each part of a module, and what it was made with."""
     found = {"dtype": ", ".join(sorted({str(p.dtype) for p in module.parameters()}))}
     for name, part in module.named_modules():

@@ -42,6 +42,7 @@ class Plan:
         valid: whether rounds have a validation.
         frozen: modules that stay in eval mode.
         options: the options of each parameter group that the program asked for.
+        described: what the modules were made with, as checkpoints say; None where none is written.
 
     Raises:
         ValueError: an amount is not a whole number, or both amounts are given.
@@ -75,6 +76,7 @@ class Plan:
         self.valid = True
         self.frozen: list[Any] = []
         self.options: list[dict[str, Any]] | None = None
+        self.described: dict[str, Any] | None = None
         self._resumed: int | None = None  # updates before the batch that a resume goes on from
 
     def start_at(
