@@ -96,6 +96,7 @@ def test_a_run_resumed_in_mid_epoch_gets_the_rest_of_the_epoch_and_the_next(fold
     for _ in range(3):
         next(batches)
     place = broken.state_dict()
+    broken.close()  # its workers
     resumed = Stream(make(folder), "training")
     resumed.load_state_dict(place)
     for ours, theirs in ((list(resumed), expected[0][3:]), (list(resumed), expected[1])):
