@@ -385,6 +385,7 @@ def test_an_epoch_over_a_loader_with_living_workers_goes_on_after_one_inside_it(
     learn.on("after_batch", look)
     learn.fit(1, valid=False)
     assert seen == list(range(12))
+    train._iterator = None  # ends the workers
 
 
 def test_limits_are_for_fits_not_for_nested_runs():

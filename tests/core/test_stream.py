@@ -560,6 +560,7 @@ def test_workers_stay_alive_where_no_data_set_follows_the_epoch():
     note = At("before_round", lambda learn: alive.append(loader._iterator), times=3)
     toy_learner([note], dls=(loader,)).fit(3)
     assert alive[1] is alive[2] is not None
+    loader._iterator = alive[:] = ()  # ends the workers
 
 
 # ---- lists of batches, and lengths that are no length ----
