@@ -25,9 +25,9 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         return _import(name)
     if name == "__version__":
-        from importlib.metadata import version  # takes a while, so not at import
+        from .base.files import version_of  # takes a while, so not at import
 
-        return version("minilearn")
+        return version_of("minilearn")
     if name == "def_device":  # asked for when used: the first question to a driver takes a while
         from .base.batch import default_device
 

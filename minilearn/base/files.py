@@ -6,12 +6,21 @@ import os
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
 from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
 
 # What each kind of file is written as; a change that older versions cannot read adds one.
 FORMATS = {"checkpoint": 1, "export": 1, "weights": 1}
+
+
+def version_of(package: str, unknown: Any = "unknown") -> Any:
+    """Return the version of a package; `unknown` where it is not installed: in a zip, say."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return unknown
 
 
 class CorruptFileError(ValueError):

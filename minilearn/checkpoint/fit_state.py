@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import copy
 import warnings
-from importlib.metadata import version
 from typing import Any
 
 import torch
 
-from ..base.files import FORMATS, CorruptFileError
+from ..base.files import FORMATS, CorruptFileError, version_of
 from ..base.modes import set_mode
 from ..base.rank import rank
 from ..base.seed import random_states, restore_random_states
@@ -62,7 +61,7 @@ def capture(learn: Loop) -> dict[str, Any]:
         stream["taken"] -= 1
     state = {
         "format": FORMATS["checkpoint"],
-        "minilearn": version("minilearn"),
+        "minilearn": version_of("minilearn"),
         "torch": torch.__version__,
         "position": position,
         "exact": not failed,

@@ -6,7 +6,6 @@ import json
 import warnings
 from collections.abc import Mapping
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..base.files import FORMATS, check_format, reading, replaced, user_path
+from ..base.files import FORMATS, check_format, reading, replaced, user_path, version_of
 from ..base.rank import rank
 from ..base.state_dict import clean_state, load_state
 from ..callbacks.averaging import validated_state
@@ -69,7 +68,7 @@ def write_weights(
     tensors = {name: t.contiguous() for name, t in state.items() if name not in tied}
     metadata = {
         "format": "pt",  # Hugging Face's: made by PyTorch
-        "minilearn": version("minilearn"),
+        "minilearn": version_of("minilearn"),
         "minilearn_format": str(FORMATS["weights"]),
         "tied": json.dumps(tied),
         **more,

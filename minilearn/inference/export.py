@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ..base.batch import describe, map_batch, n_rows, tensors
-from ..base.files import FORMATS, user_path
+from ..base.files import FORMATS, user_path, version_of
 from ..base.rank import rank
 from ..base.seed import preserved_random_states
 from ..base.state_dict import unwrapped
@@ -205,7 +204,7 @@ def _metadata(learn: Loop, made_by: dict[str, Any] | None, snapshot: Snapshot) -
     history = json.loads(json.dumps(list(learn.history), default=str), parse_constant=str)
     return {
         "format": FORMATS["export"],
-        "versions": {n: version(n) for n in ("minilearn", "torch")},
+        "versions": {n: version_of(n) for n in ("minilearn", "torch")},
         "model": made_by,
         "inputs": {name: describe(x) for name, x in inputs.items()},
         "batch": snapshot.settings,

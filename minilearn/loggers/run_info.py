@@ -9,13 +9,12 @@ import subprocess
 import sys
 import time
 import warnings
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..base.files import free, replaced, user_path
+from ..base.files import free, replaced, user_path, version_of
 from ..base.rank import rank
 from ..core.callback import Callback
 from ..core.events import Order
@@ -97,7 +96,7 @@ def environment() -> dict[str, Any]:
     n_devices = torch.cuda.device_count()
     return {
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: version_of(name, None) for name in PACKAGES},
         "system": platform.platform(),
         "devices": [torch.cuda.get_device_name(i) for i in range(n_devices)],
         "cuda": torch.version.cuda,
@@ -114,13 +113,6 @@ def git_state() -> dict[str, Any] | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return {"commit": commit, "changed": bool(changed)}
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def _now() -> str:

@@ -3,12 +3,18 @@
 import os
 import stat
 import tempfile
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
+import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
+import minilearn
+from minilearn import CheckpointCB, DataLoaders, Learner, RunCB, load_learner
 from minilearn.base import files
 from minilearn.base.files import free, replaced, user_path
 
@@ -104,3 +110,23 @@ def test_the_home_folder_has_a_short_name(monkeypatch, tmp_path):
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
     assert user_path("~/runs") == tmp_path / "runs"
     assert user_path("~nobody$/runs") == Path("~nobody$/runs")  # a name like any other
+
+
+def test_a_package_that_is_not_installed_but_imported_from_a_folder_saves_all_the_same(
+    tmp_path, monkeypatch
+):
+    def version(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(files, "version", version)
+    dls = DataLoaders.from_arrays(torch.randn(8, 3), torch.randn(8, 1), bs=4)
+    cbs = [CheckpointCB(tmp_path / "run"), RunCB(tmp_path)]
+    learn = Learner(nn.Linear(3, 1), dls, F.mse_loss, metrics=[], cbs=cbs)
+    learn.fit(1)
+    learn.fit(2, resume=True)
+    assert learn.history["epoch"] == [0, 1]
+    learn.save(tmp_path / "w.safetensors")
+    learn.load(tmp_path / "w.safetensors")
+    learn.export(tmp_path / "model", pt2=True)
+    assert load_learner(tmp_path / "model", trust=True).model is not None
+    assert minilearn.__version__ == "unknown"
