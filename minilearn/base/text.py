@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -89,3 +90,11 @@ def differences(saved: Any, here: Any, what: str = "{}") -> list[str]:
         for name in here
         if name in saved and plain(saved[name]) != plain(here[name])
     ]
+
+
+def without_address(x: Any) -> str:
+    """Return the `repr` of an object as it is in any process; its class where that fails."""
+    try:
+        return re.sub(r" at 0x\w+", "", repr(x))
+    except Exception:  # a user's `__repr__` may need what a fit sets first
+        return f"<{type(x).__name__}>"

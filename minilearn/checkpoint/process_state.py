@@ -7,7 +7,6 @@ anything is saved.
 from __future__ import annotations
 
 import io
-import re
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from ..base.seed import (
     restore_random_states,
     set_seed,
 )
+from ..base.text import without_address
 from ..core.learner import Loop
 from ..core.stream import pick_loader
 from ..data.seeded import derive_seed, draw_seed
@@ -143,14 +143,7 @@ def settings_of(cb: Any) -> dict[str, str]:
     """Return its class, and what a callback was made with, as far as it keeps or shows it."""
     cb = getattr(cb, "as_given", cb)  # a ParamSchedCB may move its attributes
     kept = arguments_of(cb) | {"repr": cb, "class": type(cb)}
-    return {name: re.sub(r" at 0x\w+", "", _shown(value)) for name, value in kept.items()}
-
-
-def _shown(value: Any) -> str:
-    try:
-        return repr(value)
-    except Exception:  # a user's `__repr__` may need what a fit sets first
-        return f"<{type(value).__name__}>"
+    return {name: without_address(value) for name, value in kept.items()}
 
 
 def match(

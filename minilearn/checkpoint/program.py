@@ -117,8 +117,8 @@ class _Short(reprlib.Repr):
     def repr_instance(self, x: Any, level: int) -> str:
         if hasattr(x, "reshape"):
             with suppress(Exception):  # sparse or quantised ones, say
-                flat = x.reshape(-1)
-                x = f"{list(x.shape)}: {flat[:4].tolist()} ... {flat[-4:].tolist()}"
+                first, last = (rows.reshape(-1) for rows in (x[:4], x[-4:]))  # never all of it
+                x = f"{list(x.shape)}: {first[:4].tolist()} ... {last[-4:].tolist()}"
         elif not isinstance(x, (bool, float, range, type(None))):
             x = name_of(x)
         return x if isinstance(x, str) else super().repr_instance(x, level)

@@ -69,7 +69,7 @@ class Fitting(Dispatch):
         for phase, wanted in ((True, train), (False, valid)):
             if wanted:
                 check_loader(pick_loader(self.dls, phase), phase, self.dls)
-        if not self.depth:
+        if not self.depth and plan.n_epochs != 0:  # neither leaves a trace
             begin_fit(self.dls)
         if plan.n_steps is not None and not train:
             raise ValueError("n_steps counts updates, and train=False makes none; give n_epochs")

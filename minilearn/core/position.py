@@ -33,7 +33,7 @@ def generators(dl: Any) -> list[Any]:
 def loader_state(dl: Any) -> dict[str, Any]:
     """Return what decides about a loader's next epoch: seeds, epoch, states of generators."""
     dl = unwrapped(dl)
-    state = {name: getattr(dl, name) for name in NUMBERS if hasattr(dl, name)}
+    state = {name: vars(dl)[name] for name in NUMBERS if name in getattr(dl, "__dict__", {})}
     return state | {"generators": [generator_state(g) for g in generators(dl)]}
 
 
@@ -41,7 +41,7 @@ def load_loader_state(dl: Any, state: dict[str, Any]) -> None:
     """Let the next epoch of a loader be that of `loader_state`."""
     dl = unwrapped(dl)
     for name in NUMBERS:
-        if name in state and hasattr(dl, name):
+        if name in state and name in getattr(dl, "__dict__", {}):
             setattr(dl, name, state[name])
     for generator, saved in zip(generators(dl), state["generators"], strict=False):
         load_generator_state(generator, saved)

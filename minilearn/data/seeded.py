@@ -62,8 +62,8 @@ class EpochLoader:
     """
 
     epoch: int
-    seed: int | None = None
-    drawn: int | None = None
+    seed: int | None
+    drawn: int | None
 
     def begin_fit(self) -> None:
         """Draw the order anew, unless its seed was given; each fit calls this."""
@@ -126,7 +126,8 @@ class ArrayLoader(EpochLoader):
     ) -> None:
         self.columns, self.rows, self.dataset = dict(columns), rows, dataset
         self.batch_size = whole("batch_size", batch_size, of="items")
-        self.shuffle, self.drop_last, self.seed, self.epoch = shuffle, drop_last, seed, 0
+        self.shuffle, self.drop_last = shuffle, drop_last
+        self.seed, self.drawn, self.epoch = seed, None, 0
         self.transforms, self.as_tuple = dict(transforms or {}), as_tuple
         self.n = len(next(iter(self.columns.values())) if rows is None else rows)
 
@@ -215,7 +216,8 @@ class SeededLoader(EpochLoader, DataLoader):
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:
-        self.seed, self.epoch, self.shuffle, self._fetcher = seed, 0, shuffle, None
+        self.seed, self.drawn, self.epoch = seed, None, 0
+        self.shuffle, self._fetcher = shuffle, None
         if shuffle:
             kwargs["sampler"] = ShuffledSampler(dataset, seed)
         if "batch_sampler" not in kwargs:

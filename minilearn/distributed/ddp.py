@@ -16,7 +16,7 @@ from minilearn.base.state_dict import fit_modules, loss_parameters
 from minilearn.distributed.sync import Processes
 
 from ..base.batch import n_batches
-from ..base.text import few
+from ..base.text import few, without_address
 from ..core.nested import changes_training
 from ..core.stream import pick_loader
 
@@ -197,7 +197,7 @@ def compare_fits(learn: Loop, processes: Processes) -> None:
     cbs = [cb for cb in learn.cbs if changes_training(cb)]
     groups = getattr(learn.opt, "param_groups", ())
     here = {
-        "callbacks": re.sub(r" at 0x\w+", "", str(cbs)),
+        "callbacks": ", ".join(map(without_address, cbs)) or "none",
         "optimizer": str([{k: v for k, v in g.items() if k != "params"} for g in groups]),
         "batches for training": n_batches(pick_loader(learn.dls, True)),
         "batches for validation": n_batches(pick_loader(learn.dls, False)),

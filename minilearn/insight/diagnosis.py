@@ -201,9 +201,8 @@ class DebugCB(Callback):
 
 def _finite(x: Tensor) -> Tensor:
     x = (x.coalesce().values() if x.is_sparse else x).detach()
-    return (
-        (x.float() if x.element_size() == 1 else x).isfinite().all()
-    )  # of 8 bits torch cannot say
+    x = x.float() if x.element_size() == 1 else x  # of 8 bits torch cannot say
+    return x.isfinite().all()
 
 
 def first_not_finite(named: dict[str, Any]) -> str | None:

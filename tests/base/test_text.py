@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minilearn.base.text import did_you_mean, few, in_columns, whole
+from minilearn.base.text import did_you_mean, few, in_columns, whole, without_address
 
 
 @pytest.mark.parametrize("value", [1, 3, np.int64(3), 10**12])
@@ -55,3 +55,12 @@ def test_every_cell_is_under_the_one_above(rows):
         for line, cell in zip(lines, column, strict=True):
             assert line.ljust(start + width)[start : start + width] == just(cell, width)
         start += width + 2
+
+
+def test_an_object_is_shown_alike_in_any_process_and_where_its_repr_fails():
+    class Broken:
+        def __repr__(self):
+            raise AttributeError("set by a fit")
+
+    assert without_address(object()) == "<object object>"
+    assert without_address(Broken()) == "<Broken>"

@@ -34,7 +34,7 @@ from minilearn import (
     warmup,
 )
 from minilearn.callbacks.precision import ScaledPrecision
-from minilearn.checkpoint import fit_state, process_state
+from minilearn.checkpoint import fit_state, process_state, program
 from minilearn.checkpoint.files import newest_first, read, write
 
 X, Y = torch.randn(24, 3, generator=torch.Generator().manual_seed(1)), torch.arange(24) % 2
@@ -855,7 +855,7 @@ def test_a_callback_that_cannot_be_shown_is_saved_and_resumed(make, tmp_path):
 
 @pytest.mark.case("F09")
 def test_the_check_notices_callbacks_that_must_be_shown(tmp_path, monkeypatch):
-    monkeypatch.setattr(process_state, "_shown", repr)
+    monkeypatch.setattr(process_state, "without_address", repr)
     with pytest.raises((AssertionError, AttributeError)):
         check_shown([Unready()], tmp_path)
 
@@ -878,3 +878,9 @@ def test_a_traced_model_is_saved_and_resumed(trace, tmp_path):
     resumed.fit(2, resume=True)
     states = unbroken.model.state_dict(), resumed.model.state_dict()
     assert states[0].keys() == states[1].keys() and all(map(torch.equal, *map(dict.values, states)))
+
+
+def test_data_are_described_by_their_ends_and_never_copied_whole():
+    large = torch.zeros(1, 1).expand(10**6, 10**6)  # four terabytes, if it were flattened
+    found = program._describe_loader(DataLoader(TensorDataset(large), 4))
+    assert "[1000000, 1000000]: [0.0, 0.0, 0.0, 0.0] ... [0.0, 0.0, 0.0, 0.0]" in str(found)

@@ -273,8 +273,10 @@ def test_that_check_sees_keys_that_are_passed_over(typo, tmp_path, capsys, monke
     [
         ("lr: fast", [], "lr: Expected a float. Got value: fast"),
         ("epochs: 3.5", [], "epochs: Expected a int. Got value: 3.5"),
-        ("sizes: [1, x]", [], "sizes: Expected one of ["),
-        ("sizes: [1, x]", [], "]. Got value: [1, 'x']"),  # the order of types is jsonargparse's
+        ("sizes: [1, x]", [], "sizes: Expected one of ["),  # in an order of jsonargparse's
+        ("sizes: [1, x]", [], "list[int]"),
+        ("sizes: [1, x]", [], "NoneType"),
+        ("sizes: [1, x]", [], "]. Got value: [1, 'x']"),
         ("", ["--mode", "fats"], "mode: Expected a Literal['fast', 'slow']. Got value: fats"),
         ("mode: {sizes: [1]}", [], "mode: Expected a Literal['fast', 'slow']. Got value: {'sizes"),
     ],

@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Subset, TensorDataset, WeightedRandomSampler
 
 from minilearn import LambdaCB, Learner, TrainCB
+from minilearn.core.position import loader_state
 from minilearn.data import ArrayLoader, SeededLoader, seeded
 
 
@@ -254,6 +255,10 @@ def test_the_same_random_numbers_give_a_new_fit_on_the_same_loaders_the_same_ord
         learn = Learner(nn.Linear(2, 1), (dl,), F.mse_loss, 1e-4, [TrainCB()])
         found.append(orders(learn))
     assert found[0] == found[1]
+    before = loader_state(dl)
+    learn.validate(dl)
+    learn.fit(0)
+    assert loader_state(dl) == before  # neither leaves a trace
     assert orders(learn) != found[0]  # the next fit has a new order
     assert found[0][:3] != found[0][3:]  # and so has each epoch
 

@@ -53,7 +53,8 @@ class StreamLoader(EpochLoader):
     ) -> None:
         stream = stream.shuffled(seed, BUFFER) if shuffle else stream
         self.images = _DecodedStream(stream, read, target, log.split)
-        self.log, self.to_model, self.seed, self.epoch = log, to_model, seed, 0
+        self.seed, self.drawn, self.epoch = seed, None, 0
+        self.log, self.to_model = log, to_model
         self.kwargs: dict[str, Any] = kwargs
         self.kwargs["collate_fn"] = partial(_collate, join=collate_fn or default_collate)
 
